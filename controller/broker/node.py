@@ -198,9 +198,12 @@ class Node:
         if isinstance(event, Shutdown) and not self._stopped.done:
             self._stopped.resolve(None)
 
-    async def shut_down(self) -> None:
+    async def shut_down(self) -> str | None:
         """A controlled shutdown, then the controller's last event, then the session's end. Bounded in time, whatever
-        ZooKeeper and the controller do (S18, S20)."""
+        ZooKeeper and the controller do (S18, S20).
+
+        Returns why the controlled shutdown was not granted; None if it was, or is disabled."""
+        failure: str | None = None
         self.lifecycle.stop()
         self._trace.emit(Noted("info", f"broker {self.settings.broker_id} is shutting down"))
         if self.settings.controlled_shutdown and self.registered.done:
@@ -216,6 +219,7 @@ class Node:
         self.events.close()
         if not await within(self.client.close(), self._clock, CLOSE_LIMIT_MS):
             self._trace.emit(Noted("warning", "the ZooKeeper session was not closed in time; it will expire"))
+        return failure
 
     async def _await_acknowledgements(self) -> None:
         """Wait until the brokers have answered this controller. If it moved its own leaders and closed its channels at

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from controller.broker.settings import BadSettings, parse_properties, parse_settings
+from controller.broker.settings import GENERATED, BadSettings, BrokerSettings, parse_properties, parse_settings
 from controller.cli.main import UsageError
+from controller.cli.running import Announcement
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -34,7 +36,15 @@ def run(arguments: argparse.Namespace) -> int:
         # Imported now: a usage error needs no broker.
         from controller.hosts.process import run_broker
 
-        return run_broker(settings, arguments.log_level.upper())
+        with Announcement("broker") as announcement:
+
+            def announce(found: BrokerSettings) -> None:
+                content = {"broker.id": found.broker_id, "zookeeper.connect": found.zookeeper_connect}
+                announcement.put({"pid": os.getpid(), **content})
+
+            if settings.broker_id != GENERATED:
+                announce(settings)
+            return run_broker(settings, arguments.log_level.upper(), announce, announcement.note_end)
     except BadSettings as error:
         raise UsageError("\n  ".join(("bad settings:", *error.problems))) from error
 

@@ -26,7 +26,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Runs a ZooKeeper and brokers 1 to N on loopback until Ctrl-C or SIGTERM. When all are registered, a controller"
         " is elected and each broker knows of the others, it prints two lines: bootstrap.servers=HOST:PORT,... and"
-        " zookeeper.connect=HOST:PORT,... Meanwhile `state`, `explain`, `whatif` and `pause` find it by themselves."
+        " zookeeper.connect=HOST:PORT,... Meanwhile `state`, `explain`, `whatif`, `pause` and `stop` find it by"
+        " themselves. It also ends when `camerlengo stop` has stopped all of its brokers."
     )
     parser.add_argument("--brokers", type=integer(1, 1_000), default=3, metavar="N", help="number of brokers (3)")
     parser.add_argument(
@@ -74,11 +75,16 @@ def run(arguments: argparse.Namespace) -> int:
         connect = cluster.zookeeper.connect_string
         with announced(connect):
             print(f"bootstrap.servers={cluster.bootstrap_servers}\nzookeeper.connect={connect}", flush=True)
-            while True:
+            stopped: set[int] = set()
+            while len(stopped) < len(cluster.brokers):
                 for broker in cluster.brokers.values():
-                    broker.require_running()
+                    if broker.exit_status == 0:  # a broker ends so where it was asked to
+                        _note_stopped(broker.broker_id, stopped)
+                    else:
+                        broker.require_running()
                 _require_zookeeper(cluster)
                 time.sleep(_LOOK_S)
+        return 0
     except (PortInUse, BrokerDied, BrokerNotReady, ServerDied, ServerTimedOut) as error:
         return _could_not_run(str(error))
     finally:
@@ -108,6 +114,12 @@ def _require_zookeeper(cluster: LocalCluster) -> None:
     for server in cluster.zookeeper.servers:
         if not server.running:
             raise BrokerNotReady(f"ZooKeeper's server {server.index + 1} ended by itself:\n{server.log_tail()}")
+
+
+def _note_stopped(broker: int, stopped: set[int]) -> None:
+    if broker not in stopped:
+        stopped.add(broker)
+        print(f"camerlengo cluster: broker {broker} was stopped", file=sys.stderr)
 
 
 def _could_not_run(why: str) -> int:

@@ -24,6 +24,7 @@ COMMANDS = {  # with the line that --help shows
     "zookeeper": "run a ZooKeeper on loopback until Ctrl-C",
     "broker": "run one broker, with Kafka's settings",
     "cluster": "run a ZooKeeper and brokers on loopback until Ctrl-C",
+    "stop": "shut brokers down in order, wait for them, and report the outcome",
     "state": "show the state of a cluster, read from its ZooKeeper",
     "explain": "explain the state of a partition, topic or broker",
     "pause": "pause the controller: it elects leaders after failures, and makes no optional moves",

@@ -1,7 +1,9 @@
-"""Discovery of running clusters: each `camerlengo cluster` announces itself in a file, where other commands find it.
+"""Discovery of what runs: each `camerlengo cluster` and `camerlengo broker` announces itself in a file, where other
+commands find it.
 
 The file is locked for as long as its process lives, so that one whose process was killed is known to be stale, and is
-removed. Files are in a folder of the user's own: below $XDG_RUNTIME_DIR, or in the temporary directory.
+removed: a process id in a file that is locked is that of the process that wrote it. Files are in a folder of the user's
+own: below $XDG_RUNTIME_DIR, or in the temporary directory.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any, Self
 
 from controller.cli.main import UsageError
 
@@ -28,47 +31,114 @@ class Running:
     zookeeper_connect: str
 
 
+@dataclass(frozen=True, slots=True)
+class RunningBroker:
+    """A broker's process. `place`: its announcement, which this program has open until `file` is closed."""
+
+    pid: int
+    broker_id: int
+    zookeeper_connect: str
+    file: IO[str]
+
+    def has_ended(self) -> bool:
+        return not _is_locked(self.file)
+
+    def end(self) -> tuple[bool, str | None]:
+        """After it has ended: whether it noted a shutdown, and why its controlled part was not granted."""
+        self.file.seek(0)
+        content = json.load(self.file)
+        return "end" in content, content.get("end")
+
+
 def folder() -> Path:
-    """Return where clusters of this user announce themselves."""
+    """Return where what this user runs announces itself."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isdir(runtime):
         return Path(runtime) / "camerlengo"
     return Path(tempfile.gettempdir()) / f"camerlengo-{os.getuid()}"
 
 
+class Announcement:
+    """The file of this process, of a `kind`, from the first `put` to the end of the block. A folder that can't be used
+    costs a warning."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._place = folder() / f"{kind}-{os.getpid()}.json"
+        self._file: IO[str] | None = None
+        self._content: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._file is not None:
+            self._place.unlink(missing_ok=True)
+            self._file.close()
+
+    def put(self, content: dict[str, Any]) -> None:
+        """Announce `content`, or replace what was announced before."""
+        self._content = content
+        if self._file is not None:
+            self._write(self._file)
+            return
+        try:
+            self._place.parent.mkdir(mode=0o700, exist_ok=True)
+            _require_own(self._place.parent)
+            partial = self._place.with_suffix(".part")
+            file = partial.open("w", encoding="utf-8")
+        except OSError as error:
+            print(
+                f"camerlengo {self._kind}: other commands cannot find this {self._kind} by default: {error}",
+                file=sys.stderr,
+            )
+            return
+        fcntl.flock(file, fcntl.LOCK_EX)
+        self._write(file)
+        partial.replace(self._place)  # locked before it can be seen
+        self._file = file
+
+    def note_end(self, failure: str | None) -> None:
+        """Tell who has the file open that this process shut down, and what was not granted to it."""
+        if self._file is not None:
+            self._content = {**self._content, "end": failure}
+            self._write(self._file)
+
+    def _write(self, file: IO[str]) -> None:
+        file.seek(0)
+        json.dump(self._content, file)
+        file.truncate()
+        file.flush()
+
+
 @contextlib.contextmanager
 def announced(zookeeper_connect: str) -> Iterator[None]:
-    """Announce a cluster of this process while the block runs. A folder that can't be used costs a warning."""
-    place = folder() / f"cluster-{os.getpid()}.json"
-    try:
-        place.parent.mkdir(mode=0o700, exist_ok=True)
-        _require_own(place.parent)
-        partial = place.with_suffix(".part")
-        file = partial.open("w", encoding="utf-8")
-    except OSError as error:
-        print(f"camerlengo cluster: other commands cannot find this cluster by default: {error}", file=sys.stderr)
+    """Announce a cluster of this process while the block runs."""
+    with Announcement("cluster") as announcement:
+        announcement.put({"pid": os.getpid(), "zookeeper.connect": zookeeper_connect})
         yield
-        return
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        json.dump({"pid": os.getpid(), "zookeeper.connect": zookeeper_connect}, file)
-        file.flush()
-        partial.replace(place)  # locked before it can be seen
-        try:
-            yield
-        finally:
-            place.unlink(missing_ok=True)
 
 
 def running() -> list[Running]:
     """Return the clusters that run now, by process id."""
-    try:
-        _require_own(folder())
-        places = sorted(folder().glob("cluster-*.json"))
-    except OSError:
-        return []
-    found = [each for place in places if (each := _read(place)) is not None]
+    found = []
+    for file, content in _announcements("cluster"):
+        file.close()
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            found.append(Running(int(content["pid"]), str(content["zookeeper.connect"])))
     return sorted(found, key=lambda each: each.pid)
+
+
+def running_brokers() -> list[RunningBroker]:
+    """Return the brokers that run now, by cluster and id. Their files stay open."""
+    found = []
+    for file, content in _announcements("broker"):
+        try:
+            connect = str(content["zookeeper.connect"])
+            found.append(RunningBroker(int(content["pid"]), int(content["broker.id"]), connect, file))
+        except (KeyError, TypeError, ValueError):
+            file.close()
+    return sorted(found, key=lambda each: (each.zookeeper_connect, each.broker_id, each.pid))
 
 
 def zookeeper_of_running(otherwise: str) -> str:
@@ -83,19 +153,35 @@ def zookeeper_of_running(otherwise: str) -> str:
     return clusters[0].zookeeper_connect
 
 
-def _read(place: Path) -> Running | None:
-    """None for a file whose process has ended, which is removed, and for one that is not ours to read."""
+def _announcements(kind: str) -> Iterator[tuple[IO[str], Any]]:
+    """The open file and the content of each announcement whose process lives; the others are removed."""
     try:
-        with place.open("r+", encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                content = json.load(file)
-                return Running(int(content["pid"]), str(content["zookeeper.connect"]))
+        _require_own(folder())
+        places = sorted(folder().glob(f"{kind}-*.json"))
+    except OSError:
+        return
+    for place in places:
+        try:
+            file = place.open("r+", encoding="utf-8")
+        except OSError:
+            continue
+        try:
+            if _is_locked(file):
+                yield file, json.load(file)
+                continue
             place.unlink(missing_ok=True)
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    return None
+        except (OSError, ValueError):
+            pass
+        file.close()
+
+
+def _is_locked(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(file, fcntl.LOCK_UN)
+    return False
 
 
 def _require_own(place: Path) -> None:

@@ -101,9 +101,10 @@ class BrokerProcess:
         where = "".join(traceback.format_exception(error)).rstrip() if error is not None else repr(context)
         self._trace.emit(Noted("error", f"{context['message']}\n{where}"))
 
-    def run(self, ready: Callable[[BrokerSettings], None]) -> int:
+    def run(self, ready: Callable[[BrokerSettings], None], stopped: Callable[[str | None], None]) -> int:
         """The exit status. `ready` is called once the broker is registered and serves, with its settings as they
-        became. CouldNotStart, CannotListen."""
+        became; `stopped` after a shutdown, with why its controlled part was not granted. CouldNotStart, CannotListen.
+        """
         clean = False
         try:
             node = self._start()
@@ -114,8 +115,9 @@ class BrokerProcess:
                 notice = self._next(None)
             if notice is _Notice.FAULT:
                 return FAULT
-            self._shut_down(node)
+            failure = self._shut_down(node)
             clean = True
+            stopped(failure)
             return STOPPED
         finally:
             self._release(clean)
@@ -255,12 +257,12 @@ class BrokerProcess:
         finally:
             wait(client.close(), THREAD_LIMIT_S + CLOSE_LIMIT_MS / 1_000.0)
 
-    def _shut_down(self, node: Node) -> None:
+    def _shut_down(self, node: Node) -> str | None:
         settings = self.settings
         attempt_ms = settings.controller_socket_timeout_ms + settings.controlled_shutdown_backoff_ms
         limits_ms = ACKNOWLEDGED_LIMIT_MS + RESIGN_LIMIT_MS + CLOSE_LIMIT_MS
         limits_ms += settings.controlled_shutdown_attempts * attempt_ms
-        run(node.shut_down(), limits_ms / 1_000.0 + SHUTDOWN_MARGIN_S)
+        return run(node.shut_down(), limits_ms / 1_000.0 + SHUTDOWN_MARGIN_S)
 
     def _release(self, clean: bool) -> None:
         """Stop the threads and servers. `clean`: then close the logs, so that the next start has nothing to recover."""
@@ -292,8 +294,18 @@ def _check(result: Callable[[], object]) -> None:
         raise CouldNotStart(str(error)) from error
 
 
-def run_broker(settings: BrokerSettings, log_level: str) -> int:
-    """Runs a broker until it is asked to stop; the exit status of the process. BadSettings."""
+def run_broker(
+    settings: BrokerSettings,
+    log_level: str,
+    ready: Callable[[BrokerSettings], None],
+    stopped: Callable[[str | None], None],
+) -> int:
+    """Runs a broker until it is asked to stop; the exit status of the process. BadSettings. See `BrokerProcess.run`."""
+
+    def say_ready(found: BrokerSettings) -> None:
+        ready(found)
+        _say_ready(found)
+
     log = LogOutput(log_level)
     _use_all_descriptors()
     process = BrokerProcess(settings, log)
@@ -304,7 +316,7 @@ def run_broker(settings: BrokerSettings, log_level: str) -> int:
     gc.freeze()
     gc.set_threshold(*COLLECTOR)
     try:
-        return process.run(_say_ready)
+        return process.run(say_ready, stopped)
     except (CouldNotStart, CannotListen) as error:
         logger.error("broker {} can't start: {}", process.settings.broker_id, error)
         return COULD_NOT_RUN

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -129,7 +130,7 @@ class Hosted:
     def until(self, condition: Callable[[], bool]) -> None:
         assert self.clock.run_until(condition, self.clock.now_ms() + LIMIT_MS), "did not happen"
 
-    def run(self, task: Coro[None]) -> float:
+    def run(self, task: Coro[Any]) -> float:
         """Runs it to its end; how many virtual milliseconds it took."""
         began_ms = self.clock.now_ms()
         ended = spawn(task)
