@@ -27,6 +27,7 @@ BENCHMARKS = {  # with the line that --help shows
     "schemes": "the seven timer schemes: cost by number of outstanding timers, and the cost model",
     "simulator": "the simulator: events per second, virtual seconds per second",
     "connections": "tens of thousands of connections with waiting fetches: memory, CPU, time until all are answered",
+    "watches": "watches in ZooKeeper, and events for a change of the cluster, by the number of brokers",
     "hostile": "attack three brokers with hostile requests while a probe measures",
 }
 CHECKOUT = Path(__file__).parents[2]
