@@ -616,7 +616,12 @@ class SocketServer:
         self.network.run(self._serve(), timeout_s=10.0)
 
     async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
+        self.serve_now(self.receive)
+
+    def serve_now(self, receive: Receive) -> None:
+        """As `serve`, on the loop's own thread."""
+        self.receive = receive
+        loop = self.network.loop
         for bound in self._bound:
             bound.socket.setblocking(False)
             bound.socket.listen(BACKLOG)
@@ -672,12 +677,18 @@ class SocketServer:
         self._release()
 
     async def _close(self) -> None:
+        self.close_now()
+
+    def close_now(self) -> None:
+        """As `close`, on the loop's own thread."""
         for bound in self._bound:
             if bound.accepting is not None:
+                self.network.loop.remove_reader(bound.socket)
                 bound.accepting.cancel()
         for connection in list(self.connections):
             connection.close()
         self.turns.close()
+        self._release()
 
     def _failed(self, error: Exception) -> None:
         """Log an error that a request's steps raised instead of reporting it themselves."""

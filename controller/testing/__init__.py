@@ -1,0 +1,18 @@
+"""A Kafka cluster inside the process of a test (docs/testing-your-app.md).
+
+A name is loaded when it is used, so that pytest can load the plugin of this package and little else.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from controller.testing.cluster import BrokerControl, ClusterTimeout, Kafka, TopicNotCreated
+
+__all__ = ["BrokerControl", "ClusterTimeout", "Kafka", "TopicNotCreated"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("controller.testing.cluster"), name)

@@ -1,0 +1,792 @@
+"""A Kafka cluster inside the process of a test: brokers with their controllers, ZooKeeper and their disks.
+
+    with Kafka(brokers=3) as kafka:
+        kafka.create_topic("payments", partitions=3, replication_factor=3)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": "all"})
+        kafka.broker(kafka.leader("payments", 0)).kill()
+
+The code of the brokers is that of `camerlengo broker`. They run on one thread, on real sockets of the loopback
+interface, with an in-memory ZooKeeper; records are in memory unless a directory is given. Any thread may use a
+cluster: a call is handed to the cluster's thread and waits there, for a limited time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import random
+import socket
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from controller.broker.settings import BrokerSettings, parse_settings
+from controller.protocol.client import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
+from controller.protocol.errors import ErrorCode
+from controller.protocol.framing import Part
+from controller.simulator.process import ProcessState
+from controller.storage.disk import Disk
+from controller.testing.clock import ClusterClock, ClusterThread
+from controller.testing.disks import InProcessDisk, directory_disk
+from controller.testing.incarnation import BROKERS, CLIENTS, Incarnation, Shared
+from controller.testing.links import Links
+from controller.testing.request_faults import RequestFault, RequestFaults, api_key, error_code
+from controller.testing.timeline import timeline_of
+from controller.trace import FaultInjected, Noted
+from controller.trace_records import OBSERVER, Recorder, TraceRecord
+from controller.zookeeper import paths
+from controller.zookeeper.codecs import decode_controller, decode_partition_state
+from controller.zookeeper.memory.server import InMemoryZooKeeper
+
+T = TypeVar("T")
+
+HOST = "127.0.0.1"
+MEMORY_LOG_DIR = "/kafka"
+SLICE_S = 0.001
+"""How long a wait sleeps before it looks again."""
+MARGIN_S = 5.0
+"""How much longer than the limit of a wait the caller's thread waits for the cluster's."""
+_CREATE_VERSION = 5
+_AGAIN = (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+class ClusterTimeout(TimeoutError):
+    """A cluster did not do in time what was waited for. Says what that was, and how the cluster was then."""
+
+
+class TopicNotCreated(Exception):
+    """The controller refused to create a topic; `error` is Kafka's name for the reason."""
+
+    def __init__(self, topic: str, error: str, message: str | None) -> None:
+        super().__init__(f"topic {topic!r}: {error}" + (f": {message}" if message else ""))
+        self.error = error
+
+
+class Kafka:
+    """A cluster of `brokers` brokers, with ids from 1. Use it with `with` or `async with`, or `start` and `stop`.
+
+    Args:
+        brokers: how many brokers there are.
+        settings: settings of all brokers, as in server.properties (`{"min.insync.replicas": "2"}`).
+        directory: where the brokers keep their records, in one directory each; None: in memory.
+        session_timeout_ms: of the brokers' ZooKeeper sessions (`zookeeper.session.timeout.ms`).
+        seed: of what is random in the brokers and in faults; None: another each time.
+        timeout_s: how long each call waits for the cluster.
+
+    Raises:
+        BadSettings: from `start`; names each wrong setting.
+        ClusterTimeout: from each call that waits.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        settings: Mapping[str, object] | None = None,
+        directory: Path | str | None = None,
+        session_timeout_ms: int = 6_000,
+        seed: int | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        if brokers < 1:
+            raise ValueError(f"brokers {brokers}: expected 1 or more")
+        self.timeout_s = timeout_s
+        self._settings = {name: _text(value) for name, value in (settings or {}).items()}
+        self._directory = None if directory is None else Path(directory)
+        self._session_timeout_ms = session_timeout_ms
+        self._rng = random.Random(seed)
+        self._recorder = Recorder()
+        self._state: Literal["new", "running", "stopped"] = "new"
+        self.brokers: dict[int, BrokerControl] = {}
+        """The brokers by id."""
+        self._count = brokers
+        self._reserved: dict[int, socket.socket] = {}
+
+    # -- begin and end
+
+    def start(self) -> Self:
+        """Start all brokers and wait until each is registered, knows all others, and one is the controller."""
+        if self._state != "new":
+            raise RuntimeError("this cluster was started before: make another")
+        self._network = network = ClusterThread("kafka")
+        self._zookeeper = InMemoryZooKeeper(network.clock)
+        self._shared = Shared(
+            network,
+            self._zookeeper,
+            self._recorder,
+            Links(network.clock),
+            RequestFaults(self._rng, self._note_request_fault),
+            self._rng,
+            self._ended_by_itself,
+        )
+        self.clock = ClusterClock(network.clock, self._advance)
+        """The brokers' and ZooKeeper's clock."""
+        self._began_ms = network.clock.now_ms()
+        network.loop.set_exception_handler(self._on_unhandled_exception)
+        network.start()
+        self._state = "running"
+        try:
+            for broker in range(1, self._count + 1):
+                self._reserved[broker] = _reserved_port()
+                self.brokers[broker] = BrokerControl(self, broker, self._disk(broker))
+            self._call(self._start_all)
+            self._wait(self._all_know_all, "every broker is registered and known")
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _start_all(self) -> None:
+        for broker in self.brokers.values():
+            broker._begin()
+
+    def stop(self) -> None:
+        """Stop all brokers and the cluster's thread. Safe to call twice."""
+        if self._state != "running":
+            self._state = "stopped"
+            return
+        try:
+            self._call(self._stop_all)
+        finally:
+            self._state = "stopped"
+            self._network.stop()
+            for reserved in self._reserved.values():
+                reserved.close()
+
+    def _stop_all(self) -> None:
+        for broker in self.brokers.values():
+            incarnation = broker._incarnation
+            if incarnation is not None and self._directory is not None and not incarnation.node.connected.error:
+                incarnation.node.close_logs()
+            broker._end()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+        if error is not None and isinstance(error, Exception):
+            error.add_note(self.timeline())
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.__exit__, kind, error, traceback)
+
+    # -- state
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses of all brokers, for a client's `bootstrap.servers`."""
+        return ",".join(broker.address for broker in self.brokers.values())
+
+    def broker(self, broker_id: int) -> BrokerControl:
+        """Return one broker. Raises KeyError that names the ids there are."""
+        try:
+            return self.brokers[broker_id]
+        except KeyError:
+            raise KeyError(f"broker {broker_id}: expected one of {sorted(self.brokers)}") from None
+
+    @property
+    def controller(self) -> int | None:
+        """The id of the broker that is the controller by ZooKeeper's account, None if there is none."""
+        return self._call(self._controller)
+
+    def leader(self, topic: str, partition: int = 0) -> int | None:
+        """Return the leader of a partition by ZooKeeper's account, None if it has none. Raises KeyError for a
+        partition that does not exist."""
+        leader, _ = self._call(lambda: self._leader_and_isr(topic, partition))
+        return None if leader < 0 else leader
+
+    def isr(self, topic: str, partition: int = 0) -> tuple[int, ...]:
+        """Return the in-sync replicas of a partition by ZooKeeper's account, the leader's choice of order. Raises
+        KeyError for a partition that does not exist."""
+        return self._call(lambda: self._leader_and_isr(topic, partition))[1]
+
+    # -- topics
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        *,
+        assignment: Mapping[int, Sequence[int]] | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        """Create a topic and wait until every running broker knows its leaders.
+
+        Args:
+            replication_factor: None: `default.replication.factor`.
+            assignment: the brokers of each partition, instead of a number of partitions and a factor.
+            config: settings of the topic (`{"min.insync.replicas": 2}`).
+
+        Raises:
+            TopicNotCreated: the controller refused it.
+            ClusterTimeout: there was no controller, or a leader was not known in time.
+        """
+        topic = CreatableTopic(
+            name,
+            -1 if assignment is not None else partitions,
+            -1 if assignment is not None or replication_factor is None else replication_factor,
+            tuple(CreatableReplicaAssignment(one, tuple(brokers)) for one, brokers in (assignment or {}).items()),
+            tuple(CreatableTopicConfig(key, _text(value)) for key, value in (config or {}).items()),
+        )
+        count = partitions if assignment is None else len(assignment)
+        self._run(self._create_topic(topic, count), f"topic {name!r} is created")
+
+    async def _create_topic(self, topic: CreatableTopic, partitions: int) -> None:
+        wanted = [(topic.name, one) for one in range(partitions)]
+        asked = 0
+        while True:
+            answer = await self._ask_controller(topic)
+            asked += 1
+            error = answer.topics[0].error_code if answer is not None else ErrorCode.NOT_CONTROLLER
+            if error == ErrorCode.NONE or (asked > 1 and error == ErrorCode.TOPIC_ALREADY_EXISTS):
+                break
+            if error not in _AGAIN:
+                assert answer is not None
+                raise TopicNotCreated(topic.name, ErrorCode(error).name, answer.topics[0].error_message)
+            await asyncio.sleep(0.01)
+        await _until(lambda: all(self._is_led_everywhere(*key) for key in wanted))
+
+    async def _ask_controller(self, topic: CreatableTopic) -> CreateTopicsResponse | None:
+        controller = self._controller()
+        incarnation = None if controller is None else self.brokers[controller]._incarnation
+        if incarnation is None:
+            return None
+        request = CreateTopicsRequest((topic,), timeout_ms=int(self.timeout_s * 1_000))
+        header = RequestHeader(ApiKey.CREATE_TOPICS, _CREATE_VERSION, 1, "test")
+        answered: asyncio.Future[bytes | None] = self._network.loop.create_future()
+
+        def respond(parts: Sequence[Part] | None) -> None:
+            if not answered.done():
+                answered.set_result(None if parts is None else b"".join(_read(part) for part in parts))
+
+        incarnation.node.broker.receive(encode_request(header, request), respond)
+        while incarnation.process.alive and not answered.done():
+            await asyncio.wait([answered], timeout=0.05)
+        frame = answered.result() if answered.done() else None
+        if frame is None:
+            return None
+        _, response = decode_response(ApiKey.CREATE_TOPICS, _CREATE_VERSION, frame)
+        assert isinstance(response, CreateTopicsResponse)
+        return response
+
+    # -- waits
+
+    def wait_for_leader(self, topic: str, partition: int = 0) -> int:
+        """Wait until a partition has a leader that runs and that every running broker knows. Return its id."""
+        what = f"{topic}-{partition} has a leader that all brokers know"
+        self._wait(lambda: self._is_led_everywhere(topic, partition), what)
+        return self._call(lambda: self._leader_and_isr(topic, partition))[0]
+
+    def wait_for_isr(self, topic: str, partition: int = 0, *, size: int) -> tuple[int, ...]:
+        """Wait until a partition has exactly `size` in-sync replicas. Return them."""
+        self._wait(
+            lambda: len(self._leader_and_isr(topic, partition)[1]) == size,
+            f"{topic}-{partition} has {size} in-sync replicas",
+        )
+        return self.isr(topic, partition)
+
+    def wait_until_healthy(self) -> None:
+        """Wait until all brokers that run know each other, and each partition has a leader and all of its replicas on
+        running brokers in sync."""
+        self._wait(lambda: not self._unhealthy(), "the cluster is healthy")
+
+    def wait_until(self, condition: Callable[[], bool], what: str = "the condition holds") -> None:
+        """Wait until `condition`, which is called on this thread, is true. `what` is for the error."""
+        until_s = time.monotonic() + self.timeout_s
+        while not condition():
+            if time.monotonic() >= until_s:
+                raise ClusterTimeout(self._late(what))
+            time.sleep(SLICE_S * 5)
+
+    # -- faults of requests
+
+    def fail(
+        self,
+        api: ApiKey | str,
+        error: ErrorCode | str,
+        *,
+        times: int | None = None,
+        probability: float = 1.0,
+        broker: int | None = None,
+    ) -> RequestFault:
+        """Answer requests of clients with an error, without carrying them out.
+
+        Args:
+            api: the API by its name, such as "Produce".
+            error: Kafka's name of the error, such as "NOT_LEADER_OR_FOLLOWER".
+            times: how many requests; None: all until `heal_requests`.
+            probability: of each request to be hit.
+            broker: only requests to this broker; None: to any.
+
+        Returns:
+            The fault; its `hits` says how many requests it has hit.
+        """
+        return self._add(RequestFault(api_key(api), broker, error=error_code(error)), times, probability)
+
+    def delay(
+        self,
+        api: ApiKey | str,
+        ms: float,
+        *,
+        times: int | None = None,
+        probability: float = 1.0,
+        broker: int | None = None,
+    ) -> RequestFault:
+        """Let requests of clients wait `ms` milliseconds before a broker handles them; see `fail`."""
+        if ms <= 0:
+            raise ValueError(f"delay of {ms} ms: expected more than 0")
+        return self._add(RequestFault(api_key(api), broker, delay_ms=ms), times, probability)
+
+    def lose_answer(
+        self, api: ApiKey | str, *, times: int | None = 1, probability: float = 1.0, broker: int | None = None
+    ) -> RequestFault:
+        """Carry requests of clients out, and close the connection instead of answering; see `fail`."""
+        return self._add(RequestFault(api_key(api), broker, disconnect=True), times, probability)
+
+    def _add(self, fault: RequestFault, times: int | None, probability: float) -> RequestFault:
+        if times is not None and times < 1:
+            raise ValueError(f"times {times}: expected 1 or more")
+        if not 0.0 < probability <= 1.0:
+            raise ValueError(f"probability {probability}: expected more than 0 and at most 1")
+        if fault.broker is not None:
+            self.broker(fault.broker)
+        fault.times, fault.probability = times, probability
+        self._call(lambda: self._shared.faults.rules.append(fault))
+        return fault
+
+    def heal_requests(self) -> None:
+        """End all faults of requests."""
+        self._call(self._shared.faults.rules.clear)
+
+    # -- what happened
+
+    @property
+    def records(self) -> tuple[TraceRecord, ...]:
+        """All trace events of the cluster so far, with their time and broker."""
+        return tuple(self._recorder.records)
+
+    def timeline(self) -> str:
+        """Return what happened, one line each: faults, controllers, leaders and errors, in milliseconds since the
+        start."""
+        return timeline_of(self.records, self._began_ms if self._state != "new" else 0.0)
+
+    def report(self, directory: Path | str, *, name: str = "test", verdict: str = "unknown") -> Path:
+        """Write an HTML report of the cluster so far into a directory, and return its path.
+
+        Args:
+            name: the heading, such as the test's name.
+            verdict: "pass", "fail" or "unknown".
+        """
+        from controller.testing.html_report import write_report
+
+        return write_report(self.records, self._began_ms, self._count, name, verdict, Path(directory))
+
+    # -- hand-over to the cluster's thread
+
+    def _call(self, action: Callable[[], T]) -> T:
+        """Run `action` on the cluster's thread, and return its result."""
+        if self._state != "running":
+            raise RuntimeError(f"the cluster is {'stopped' if self._state == 'stopped' else 'not started'}")
+        network = self._network
+        if network.on_loop():
+            return action()
+        outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                outcome.set_result(action())
+            except BaseException as error:  # noqa: BLE001 - raised to the caller, on its thread
+                outcome.set_exception(error)
+
+        network.call(run)
+        try:
+            return outcome.result(self.timeout_s)
+        except concurrent.futures.TimeoutError:
+            raise ClusterTimeout(f"the cluster's thread did not answer in {self.timeout_s:g} s") from None
+
+    def _run(self, task: Coroutine[Any, Any, T], what: str) -> T:
+        """Run a coroutine on the cluster's thread until it ends or the time is up."""
+        if self._state != "running" or self._network.on_loop():
+            task.close()
+            self._call(lambda: None)
+            raise RuntimeError("a call that waits can't be made on the cluster's own thread")
+        outcome = asyncio.run_coroutine_threadsafe(task, self._network.loop)
+        try:
+            return outcome.result(self.timeout_s)
+        except concurrent.futures.TimeoutError:
+            outcome.cancel()
+            raise ClusterTimeout(self._late(what)) from None
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        self._run(_until(condition), what)
+
+    def _late(self, what: str) -> str:
+        state = self._call(self._unhealthy)
+        return f"waited {self.timeout_s:g} s until {what}; " + ("; ".join(state) if state else "the cluster is healthy")
+
+    def _advance(self, by_ms: float) -> None:
+        self._call(lambda: self._shared.emit(OBSERVER, FaultInjected("advance", f"the clock by {by_ms:g} ms")))
+        self._run(self._network.clock.advance(by_ms), f"the clock is advanced by {by_ms:g} ms")
+
+    # -- on the cluster's thread
+
+    def _disk(self, broker: int) -> Disk:
+        return InProcessDisk() if self._directory is None else directory_disk(self._directory / f"broker-{broker}")
+
+    def _settings_of(self, broker: int) -> BrokerSettings:
+        port = self._reserved[broker].getsockname()[1]
+        own = {
+            "broker.id": str(broker),
+            "zookeeper.connect": "memory:2181",
+            "zookeeper.session.timeout.ms": str(self._session_timeout_ms),
+            "listeners": f"{CLIENTS}://{HOST}:{port},{BROKERS}://{HOST}:0",
+            "listener.security.protocol.map": f"{CLIENTS}:PLAINTEXT,{BROKERS}:PLAINTEXT",
+            "inter.broker.listener.name": BROKERS,
+            "log.dirs": MEMORY_LOG_DIR if self._directory is None else str(self._directory / f"broker-{broker}"),
+        }
+        taken = own.keys() & self._settings.keys()
+        if taken:
+            raise ValueError(f"settings: {', '.join(sorted(taken))}: set by the cluster itself")
+        return parse_settings(own | self._settings)
+
+    def _controller(self) -> int | None:
+        row = self._zookeeper.row(paths.CONTROLLER)
+        return None if row is None else decode_controller(row.path, row.data).broker_id
+
+    def _leader_and_isr(self, topic: str, partition: int) -> tuple[int, tuple[int, ...]]:
+        row = self._zookeeper.row(paths.partition_state(topic, partition))
+        if row is None:
+            raise KeyError(f"{topic}-{partition}: no such partition")
+        state = decode_partition_state(row.path, row.data)
+        return state.leader, state.isr
+
+    def _running(self) -> dict[int, Incarnation]:
+        return {one: broker._incarnation for one, broker in self.brokers.items() if broker._incarnation is not None}
+
+    def _attentive(self) -> dict[int, Incarnation]:
+        """Those that run and are not paused."""
+        return {one: each for one, each in self._running().items() if each.process.state is ProcessState.RUNNING}
+
+    def _all_know_all(self) -> bool:
+        running = self._running()
+        return self._controller() is not None and all(
+            each.node.registered.done and each.node.broker.metadata.snapshot.brokers.keys() == running.keys()
+            for each in running.values()
+        )
+
+    def _is_led_everywhere(self, topic: str, partition: int) -> bool:
+        try:
+            leader, _ = self._leader_and_isr(topic, partition)
+        except KeyError:
+            return False
+        attentive = self._attentive()
+        if leader not in attentive:
+            return False
+        for each in attentive.values():
+            snapshot = each.node.broker.metadata.snapshot
+            state = snapshot.topics.get(topic, {}).get(partition)
+            if state is None or state.leader != leader or leader not in snapshot.brokers:
+                return False
+        return True
+
+    def _unhealthy(self) -> list[str]:
+        """What is missing until the cluster is healthy."""
+        running = self._attentive()
+        missing = [] if self._controller() in running else ["there is no controller"]
+        missing += [
+            f"broker {broker} is not registered"
+            for broker in running
+            if self._zookeeper.row(paths.broker(broker)) is None
+        ]
+        for broker, each in running.items():
+            known = sorted(each.node.broker.metadata.snapshot.brokers)
+            if known != sorted(running):
+                missing.append(f"broker {broker} knows the brokers {known}, and {sorted(running)} run")
+        for topic in self._zookeeper.children(paths.BROKER_TOPICS) or ():
+            for name in self._zookeeper.children(paths.partitions(topic)) or ():
+                missing += self._unhealthy_partition(topic, int(name), running)
+        return missing
+
+    def _unhealthy_partition(self, topic: str, partition: int, running: Mapping[int, Incarnation]) -> list[str]:
+        try:
+            leader, isr = self._leader_and_isr(topic, partition)
+        except KeyError:
+            return [f"{topic}-{partition} has no state"]
+        if not self._is_led_everywhere(topic, partition):
+            return [f"{topic}-{partition}: leader {leader} is not known to every running broker"]
+        state = running[leader].node.broker.metadata.snapshot.topics[topic][partition]
+        lacking = [one for one in state.replicas if one in running and one not in isr]
+        return [f"{topic}-{partition}: replicas {lacking} are not in sync"] if lacking else []
+
+    def _note_request_fault(self, broker: int, text: str) -> None:
+        self._shared.emit(OBSERVER, FaultInjected("request", f"broker {broker}, {text}"))
+
+    def _ended_by_itself(self, broker: int, reason: str) -> None:
+        self._shared.emit(broker, Noted("error", f"the broker ends: {reason}"))
+        self._shared.emit(OBSERVER, FaultInjected("kill", str(broker)))
+        self.brokers[broker]._end(expire=True)
+
+    def _on_unhandled_exception(self, _loop: object, context: dict[str, Any]) -> None:
+        """An exception that no code of the cluster caught is a defect: the timeline shows it."""
+        self._shared.emit(OBSERVER, Noted("error", f"{context['message']}: {context.get('exception')!r}"))
+
+
+class BrokerControl:
+    """One broker of a cluster, over all of its incarnations; made by `Kafka`."""
+
+    def __init__(self, cluster: Kafka, broker_id: int, disk: Disk) -> None:
+        self.id = broker_id
+        self._cluster = cluster
+        self._disk = disk
+        self._incarnation: Incarnation | None = None
+        port = cluster._reserved[broker_id].getsockname()[1]
+        self.address = f"{HOST}:{port}"
+        """Where clients reach it, over all of its incarnations."""
+
+    @property
+    def running(self) -> bool:
+        """True from its start to its end, also while it is paused."""
+        return self._incarnation is not None
+
+    @property
+    def paused(self) -> bool:
+        incarnation = self._incarnation
+        return incarnation is not None and incarnation.process.state is ProcessState.PAUSED
+
+    # -- its process
+
+    def kill(self, *, expire: bool = True) -> None:
+        """Kill the broker (SIGKILL). What it has written stays.
+
+        Args:
+            expire: end its ZooKeeper session at once, so that the controller acts now; False: after the session
+                timeout, as after a real kill (see `Kafka.clock`).
+        """
+
+        def kill() -> None:
+            self._require_running()
+            self._inject("kill")
+            self._end(expire=expire)
+
+        self._cluster._call(kill)
+
+    def stop(self) -> None:
+        """Stop the broker (SIGTERM): a controlled shutdown moves its leaders first. Wait for its end."""
+
+        def stop() -> Incarnation:
+            incarnation = self._require_running()
+            self._inject("stop")
+            incarnation.shut_down(self._end)
+            return incarnation
+
+        stopping = self._cluster._call(stop)
+        self._cluster._wait(lambda: not stopping.process.alive, f"broker {self.id} has stopped")
+
+    def start(self) -> None:
+        """Start the broker again, with its disk and at its address. Wait until it is registered and knows the running
+        brokers."""
+
+        def start() -> Incarnation:
+            if self._incarnation is not None:
+                raise RuntimeError(f"broker {self.id} runs")
+            self._inject("restart")
+            return self._begin()
+
+        started = self._cluster._call(start)
+        self._cluster._wait(lambda: self._serves(started), f"broker {self.id} is registered")
+
+    def _serves(self, started: Incarnation) -> bool:
+        if not started.process.alive:
+            raise RuntimeError(f"broker {self.id} ended while it was started")
+        return started.node.registered.done and self.id in started.node.broker.metadata.snapshot.brokers
+
+    def pause(self) -> None:
+        """Pause the broker (SIGSTOP): it accepts connections and answers nothing. Its session expires by time."""
+
+        def pause() -> None:
+            incarnation = self._require_running()
+            self._inject("pause")
+            incarnation.pause()
+
+        self._cluster._call(pause)
+
+    def resume(self) -> None:
+        """Let a paused broker continue (SIGCONT)."""
+
+        def resume() -> None:
+            incarnation = self._require_running()
+            self._inject("resume")
+            incarnation.resume()
+
+        self._cluster._call(resume)
+
+    def expire_session(self) -> None:
+        """End its ZooKeeper session at once. The broker learns of it and registers again, unless it is paused."""
+
+        def expire() -> None:
+            session = self._require_running().connection.session()
+            if session not in self._cluster._zookeeper.sessions():
+                raise RuntimeError(f"broker {self.id} has no ZooKeeper session")
+            self._inject("expire")
+            self._cluster._zookeeper.expire(session)
+
+        self._cluster._call(expire)
+
+    # -- its links
+
+    def partition_from(self, other: int | Literal["zookeeper"]) -> None:
+        """Cut the link to another broker, both ways, or to ZooKeeper, until `heal`. Nothing is refused: messages get
+        lost, so that requests time out."""
+
+        def cut() -> None:
+            if other == "zookeeper":
+                self._require_running().connection.cut()
+            else:
+                if other == self.id:
+                    raise ValueError(f"broker {other} can't be partitioned from itself")
+                self._cluster.broker(other)
+                self._cluster._shared.links.cut(self.id, other)
+            self._inject("cut", f"{self.id}->{other}")
+            if other != "zookeeper":
+                self._inject("cut", f"{other}->{self.id}")
+
+        self._cluster._call(cut)
+
+    def heal(self, other: int | Literal["zookeeper"] | None = None) -> None:
+        """End a partition from another broker or from ZooKeeper, or all of this broker's (None)."""
+
+        def heal() -> None:
+            links = self._cluster._shared.links
+            if other in (None, "zookeeper") and self._incarnation is not None:
+                self._inject("heal", f"{self.id}->zookeeper")
+                self._incarnation.connection.heal()
+            for one in links.cut_from(self.id) if other is None else [other]:
+                if isinstance(one, int):
+                    self._inject("heal", f"{self.id}->{one}")
+                    self._inject("heal", f"{one}->{self.id}")
+                    links.heal(self.id, one)
+
+        self._cluster._call(heal)
+
+    def slow(self, ms: float) -> None:
+        """Let each message to and from the broker take `ms` milliseconds longer; 0 ends it."""
+        if ms < 0:
+            raise ValueError(f"slow by {ms} ms: expected 0 or more")
+
+        def slow() -> None:
+            slow_ms = self._cluster._shared.links.slow_ms
+            self._inject("slow", f"broker {self.id} by {ms:g} ms")
+            if ms:
+                slow_ms[self.id] = ms
+            else:
+                slow_ms.pop(self.id, None)
+
+        self._cluster._call(slow)
+
+    # -- its disk
+
+    def fill_disk(self) -> None:
+        """Let the disk be full: a write fails with ENOSPC. Like Kafka's, the broker then ends, and can't start before
+        `free_disk`. Raises ValueError where records are in a directory."""
+
+        def fill() -> None:
+            self._memory().full = True
+            self._inject("fill disk")
+
+        self._cluster._call(fill)
+
+    def free_disk(self) -> None:
+        """End `fill_disk`; what was written before is there. The broker has to be started."""
+
+        def free() -> None:
+            self._memory().full = False
+            self._inject("free disk")
+
+        self._cluster._call(free)
+
+    def lose_disk(self) -> None:
+        """Lose the disk with all records on it: the broker ends if it runs, and has an empty disk when it is started.
+        Raises ValueError where records are in a directory."""
+
+        def lose() -> None:
+            self._memory()
+            self._inject("lose disk")
+            self._disk = InProcessDisk()
+            self._end(expire=True)
+
+        self._cluster._call(lose)
+
+    def _memory(self) -> InProcessDisk:
+        if not isinstance(self._disk, InProcessDisk):
+            raise ValueError(f"broker {self.id} keeps its records in a directory: expected them in memory")
+        return self._disk
+
+    # -- on the cluster's thread
+
+    def _inject(self, fault: str, target: str | None = None) -> None:
+        self._cluster._shared.emit(OBSERVER, FaultInjected(fault, target or str(self.id)))
+
+    def _require_running(self) -> Incarnation:
+        if self._incarnation is None:
+            raise RuntimeError(f"broker {self.id} does not run")
+        return self._incarnation
+
+    def _begin(self) -> Incarnation:
+        self._incarnation = incarnation = Incarnation(
+            self._cluster._shared, self._cluster._settings_of(self.id), self._disk
+        )
+        incarnation.start()
+        return incarnation
+
+    def _end(self, *, expire: bool = False) -> None:
+        incarnation, self._incarnation = self._incarnation, None
+        if incarnation is None:
+            return
+        session = incarnation.kill()
+        if isinstance(self._disk, InProcessDisk):
+            self._disk.process_ended()
+        zookeeper = self._cluster._zookeeper
+        if expire and session in zookeeper.sessions():
+            zookeeper.expire(session)
+
+
+def _reserved_port() -> socket.socket:
+    """A socket that keeps a port for all incarnations of a broker: bound and not listening, so that clients are refused
+    while the broker is down, and no other program gets the port."""
+    reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind((HOST, 0))
+    return reserved
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while True:
+        if condition():
+            return
+        await asyncio.sleep(SLICE_S)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _read(part: Part) -> bytes:
+    return bytes(part) if isinstance(part, bytes | memoryview) else part.read()

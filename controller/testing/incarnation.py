@@ -1,0 +1,247 @@
+"""One incarnation of a broker in this process: a `Node` on real sockets, in the thread of its cluster.
+
+It stands between `controller.hosts.process`, where a broker is a process, and `controller.simulator.broker_process`,
+where everything is simulated: sockets and time are real, the process is not. A `Process` decides whether what reaches
+the broker (a timer, a request, an answer) is handled now, waits for the end of a pause, or never is.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from controller.broker.log_manager import LogManager, SettingsOf
+from controller.broker.node import Node
+from controller.broker.request_context import Gate, Job, Respond, Steps, resumed
+from controller.broker.settings import Address, BrokerSettings
+from controller.clock import spawn
+from controller.core.channels import ControllerChannels
+from controller.core.event_loop import EventLoop
+from controller.core.events import Event
+from controller.hosts.peers import SocketPeers
+from controller.hosts.server import SocketServer, limits_of
+from controller.simulator.process import PacedExecutor, Process, ProcessClock, ProcessState
+from controller.storage.disk import Disk
+from controller.testing.clock import ClusterThread
+from controller.testing.links import FaultyPeers, Links
+from controller.testing.request_faults import RequestFaults
+from controller.trace import Noted, TraceEvent
+from controller.trace_records import Recorder
+from controller.zookeeper.memory.server import InMemoryZooKeeper
+
+CLIENTS, BROKERS = "PLAINTEXT", "BROKERS"
+"""The listeners' names. Brokers reach each other by a listener of their own, so that faults can tell them from
+clients."""
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all brokers of a cluster share. `ended` is called when a broker ends by itself, with the reason."""
+
+    network: ClusterThread
+    zookeeper: InMemoryZooKeeper
+    recorder: Recorder
+    links: Links
+    faults: RequestFaults
+    rng: random.Random
+    ended: Callable[[int, str], None]
+    addresses: dict[Address, int] = field(default_factory=dict)
+    """Which broker listens for others at an address."""
+
+    def emit(self, node: int, event: TraceEvent) -> None:
+        self.recorder.take(self.network.clock.now_ms(), node, event)
+
+
+class _IncarnationTrace:
+    """A dead process emits nothing."""
+
+    enabled = True
+
+    def __init__(self, shared: Shared, process: Process, node: int) -> None:
+        self._shared = shared
+        self._process = process
+        self._node = node
+
+    def emit(self, event: TraceEvent) -> None:
+        if self._process.alive:
+            self._shared.emit(self._node, event)
+
+
+class Incarnation:
+    """Runs from `start` to `kill`. All of it is used on the cluster's thread. CannotListen, BadSettings."""
+
+    def __init__(self, shared: Shared, settings: BrokerSettings, disk: Disk) -> None:
+        self.broker = broker = settings.broker_id
+        self._shared = shared
+        self._disk = disk
+        self._began = False
+        self.process = Process(f"broker-{broker}")
+        self.clock = ProcessClock(shared.network.clock, self.process)
+        self.trace = _IncarnationTrace(shared, self.process, broker)
+        self.server = SocketServer(shared.network, limits_of(settings), self.trace)
+        ports = self.server.bind(settings.listeners)
+        self.settings = settings.with_bound_ports(ports, "127.0.0.1")
+        shared.addresses = {at: one for at, one in shared.addresses.items() if one != broker}
+        shared.addresses["127.0.0.1", ports[BROKERS]] = broker
+        self.connection = shared.zookeeper.connect(settings.zookeeper_session_timeout_ms, clock=shared.network.clock)
+        self.event_loop = EventLoop(PacedExecutor(self.clock, lambda: 0.0), self._defect)
+        self._peers = FaultyPeers(
+            broker,
+            self.process,
+            self.clock,
+            shared.links,
+            SocketPeers(shared.network, str(broker), settings.dial),
+            shared.addresses.get,
+        )
+        self.node = self._make_node()
+
+    def _make_node(self) -> Node:
+        settings = self.settings
+
+        def channels() -> ControllerChannels:
+            return ControllerChannels(
+                self._peers.connect,
+                self.clock,
+                node.events,
+                request_timeout_ms=settings.controller_socket_timeout_ms,
+                may_send=lambda: node.controller.void_reason() is None,
+                note=lambda level, message: self.trace.emit(Noted(level, message)),
+            )
+
+        node = Node(
+            settings,
+            self.connection,
+            channels,
+            self._peers,
+            self.clock,
+            self.trace,
+            self._shared.rng,
+            wake=self.event_loop.wake,
+            open_logs=self._open_logs,
+            on_all_offline=lambda: self._end_soon("every log directory is offline"),
+            drive=lambda steps: self.server.turns.drive(_without_jobs(steps)),
+        )
+        return node
+
+    def _open_logs(self, settings_of: SettingsOf) -> LogManager:
+        settings = self.settings
+        clock = self.clock
+        return LogManager(
+            self._disk, settings.log_dirs, settings_of, clock.wall_ms, producer_ids_max=settings.producer_ids_max
+        )
+
+    # -- requests
+
+    def start(self) -> None:
+        self._began = True
+        self.server.serve_now(self._receive)
+        self.node.start()
+        self.node.registered.on_done(self._registered)
+        self.event_loop.start(self.node)
+
+    def _receive(self, frame: bytes, respond: Respond, listener: str) -> Steps | None:
+        """A request waits while the process is paused or slow, and the requests behind it on its connection with it."""
+        shared = self._shared
+        if not self.process.runs_freely or (self.broker in shared.links.slow_ms) or shared.faults.any:
+            return self._delayed(frame, respond, listener)
+        steps = self.node.broker.begin(frame, respond, listener)
+        return None if steps is None else _without_jobs(steps)
+
+    def _delayed(self, frame: bytes, respond: Respond, listener: str) -> Steps:
+        shared = self._shared
+        delay_ms = shared.links.slow_ms.get(self.broker, 0.0)
+        verdict = None
+        if listener != BROKERS:
+            verdict = shared.faults.verdict(self.broker, frame, respond)
+            if verdict is not None:
+                delay_ms += verdict.delay_ms
+        if delay_ms:
+            late = Gate(0)
+            shared.network.clock.call_later(delay_ms, late.leave)
+            yield late
+        running = Gate(0)
+        self.process.deliver(running.leave)
+        yield running
+        if verdict is not None:
+            if verdict.answer is not None:
+                verdict.answer()
+                return
+            respond = verdict.respond
+        steps = self.node.broker.begin(frame, respond, listener)
+        if steps is not None:
+            yield from _without_jobs(steps)
+
+    # -- ends
+
+    def _registered(self) -> None:
+        try:
+            self.node.registered.result()
+        except Exception as error:  # noqa: BLE001 - a broker that can't register ends, and says why
+            self._end_soon(str(error))
+
+    def _end_soon(self, reason: str) -> None:
+        self._shared.network.clock.call_later(0.0, lambda: self._end(reason))
+
+    def _end(self, reason: str) -> None:
+        if self.process.alive:
+            self._shared.ended(self.broker, reason)
+
+    def _defect(self, event: Event, error: BaseException) -> None:
+        if self.node.registered.error is error:
+            return  # it ends of itself, and says why
+        where = "".join(traceback.format_exception(error))
+        self.trace.emit(Noted("error", f"the event {event} was not handled to its end\n{where}"))
+
+    def kill(self) -> int:
+        """SIGKILL. Return the ZooKeeper session that it leaves behind, 0 if it has none."""
+        session = self.connection.session()
+        self.process.die()
+        self.connection.kill()
+        self.event_loop.stop()
+        self.server.close_now()
+        self._peers.close()
+        return session
+
+    def shut_down(self, then: Callable[[], None]) -> None:
+        """SIGTERM: the controlled shutdown begins, once the process runs. `then` is called at its end, with the broker
+        still there to be killed."""
+
+        def begin() -> None:
+            spawn(self.node.shut_down()).on_done(ended)
+
+        def ended() -> None:
+            if self.process.alive:
+                self.node.close_logs()
+                then()
+
+        self.process.deliver(begin)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        if self.process.state is ProcessState.RUNNING:
+            self.process.pause()
+            self.connection.pause()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.process.state is ProcessState.PAUSED:
+            self.connection.resume()
+            self.process.resume()
+
+
+def _without_jobs(steps: Steps) -> Steps:
+    """The steps with their jobs done in place: a cluster has one thread, which a test leaves nothing of."""
+    try:
+        yielded = next(steps)
+        while True:
+            if isinstance(yielded, Job):
+                yielded = resumed(steps, yielded)
+                continue
+            yield yielded
+            yielded = steps.send(None)
+    except StopIteration:
+        return
+    finally:
+        steps.close()

@@ -1,0 +1,170 @@
+"""A broker's own connections to other brokers, with the faults of a link: cut, slow, and the pause of its process.
+
+A cut link loses nothing: TCP sends again. A request or an answer that meets the cut waits for its end, while the
+timeout of the request runs on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from controller.broker.settings import Address
+from controller.clock import Clock, Future, Timer
+from controller.core.channels import PeerError, PeerTimedOut, PeerUnreachable
+from controller.hosts.peers import SocketConnection, SocketPeers
+from controller.simulator.process import Process
+
+
+class Links:
+    """Which pairs of brokers can't reach each other, what waits for that to end, and which brokers are slow."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._cut: dict[frozenset[int], deque[Callable[[], None]]] = {}
+        self.slow_ms: dict[int, float] = {}
+        """By broker: added to each of its messages."""
+
+    def cut(self, one: int, other: int) -> None:
+        self._cut.setdefault(frozenset((one, other)), deque())
+
+    def heal(self, one: int, other: int) -> None:
+        """What waits goes on, in its order."""
+        waiting = self._cut.pop(frozenset((one, other)), deque())
+        for action in waiting:
+            action()
+
+    def cut_from(self, broker: int) -> list[int]:
+        """Return the brokers that the link to is cut."""
+        return [other for pair in self._cut if broker in pair for other in pair - {broker}]
+
+    def pass_on(self, source: int, target: int, action: Callable[[], None]) -> None:
+        """Run `action` once a message has passed from one broker to the other."""
+        waiting = self._cut.get(frozenset((source, target))) if self._cut else None
+        if waiting is not None:
+            waiting.append(action)
+        elif self.slow_ms and (slow_ms := self.slow_ms.get(source, 0.0)):
+            self._clock.call_later(slow_ms, action)
+        else:
+            action()
+
+
+class FaultyConnection:
+    """A `ChannelConnection` over a link. `peer`: the broker at the other end, None while it is not known."""
+
+    def __init__(self, peers: FaultyPeers, inner: SocketConnection, peer: int | None) -> None:
+        self._peers = peers
+        self._inner = inner
+        self._peer = peer
+        self._timer: Timer | None = None
+        self._outer: Future[None] | Future[bytes] | None = None
+        self._over: PeerError | None = None
+
+    def open(self, timeout_ms: float) -> Future[None]:
+        opened: Future[None] = Future()
+        self._begin(opened, timeout_ms, lambda left_ms: self._inner.open(left_ms))
+        return opened
+
+    def request(
+        self, api_key: int, api_version: int, body: bytes, timeout_ms: float, rest: bytes = b""
+    ) -> Future[bytes]:
+        answer: Future[bytes] = Future()
+        send = partial(self._inner.request, api_key, api_version, body, rest=rest)
+        self._begin(answer, timeout_ms, lambda left_ms: send(timeout_ms=left_ms))
+        return answer
+
+    def close(self) -> None:
+        self._end(PeerUnreachable(f"{self._inner}: closed at this end"))
+
+    def _begin(self, outer: Future, timeout_ms: float, start: Callable[[float], Future]) -> None:  # type: ignore[type-arg]
+        if self._over is not None:
+            outer.fail(self._over)
+            return
+        peers = self._peers
+        until_ms = peers.clock.now_ms() + timeout_ms
+        self._outer = outer
+        late = PeerTimedOut(f"{self._inner}: no answer in {timeout_ms:.0f} ms")
+        self._timer = peers.clock.call_later(timeout_ms, lambda: self._end(late))
+
+        def sent() -> None:
+            if self._outer is not outer:
+                return
+            inner = start(max(until_ms - peers.clock.now_ms(), 1.0))
+            inner.on_done(lambda: self._back(lambda: answered(inner)))
+
+        def answered(inner: Future) -> None:  # type: ignore[type-arg]
+            if self._outer is not outer:
+                return
+            if isinstance(inner.error, PeerError):
+                self._end(inner.error)
+                return
+            self._outer = None
+            if self._timer is not None:
+                self._timer.cancel()
+            outer.resolve(inner.result())
+
+        self._pass_on(sent, outwards=True)
+
+    def _back(self, action: Callable[[], None]) -> None:
+        """Something came from the other end: it passes the link, then waits for the process to run."""
+        self._pass_on(lambda: self._peers.process.deliver(action), outwards=False)
+
+    def _pass_on(self, action: Callable[[], None], *, outwards: bool) -> None:
+        if self._peer is None:
+            action()
+        elif outwards:
+            self._peers.links.pass_on(self._peers.broker, self._peer, action)
+        else:
+            self._peers.links.pass_on(self._peer, self._peers.broker, action)
+
+    def _end(self, why: PeerError) -> None:
+        if self._over is None:
+            self._over = why
+        self._peers.open_connections.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+        outer, self._outer = self._outer, None
+        self._inner.close()
+        if outer is not None:
+            outer.fail(self._over)
+
+
+class FaultyPeers:
+    """A broker's `Peers`. `broker_at` says which broker listens at an address."""
+
+    def __init__(
+        self,
+        broker: int,
+        process: Process,
+        clock: Clock,
+        links: Links,
+        inner: SocketPeers,
+        broker_at: Callable[[Address], int | None],
+    ) -> None:
+        self.broker = broker
+        self.process = process
+        self.clock = clock
+        self.links = links
+        self.open_connections: dict[FaultyConnection, None] = {}
+        self._inner = inner
+        self._broker_at = broker_at
+
+    def request(
+        self, host: str, port: int, api_key: int, api_version: int, body: bytes, timeout_ms: float
+    ) -> Future[bytes]:
+        connection = self.connect(host, port)
+        answer = connection.request(api_key, api_version, body, timeout_ms)
+        answer.on_done(connection.close)
+        return answer
+
+    def connect(self, host: str, port: int, client_id: str | None = None) -> FaultyConnection:
+        inner = self._inner.connect(host, port, client_id)
+        connection = FaultyConnection(self, inner, self._broker_at((host, port)))
+        self.open_connections[connection] = None
+        return connection
+
+    def close(self) -> None:
+        """Close every connection, since the process is dead."""
+        for connection in list(self.open_connections):
+            connection.close()
