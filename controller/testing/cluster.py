@@ -704,8 +704,9 @@ class BrokerControl:
     # -- its disk
 
     def fill_disk(self) -> None:
-        """Let the disk be full: a write fails with ENOSPC. Like Kafka's, the broker then ends, and can't start before
-        `free_disk`. Raises ValueError where records are in a directory."""
+        """Let the disk be full: a write fails with ENOSPC. The log directory is then offline, and within 5 s of its
+        clock the broker ends, as Kafka's does. It can't start before `free_disk`. Raises ValueError where records are
+        in a directory."""
 
         def fill() -> None:
             self._memory().full = True
