@@ -28,6 +28,7 @@ BENCHMARKS = {  # with the line that --help shows
     "simulator": "the simulator: events per second, virtual seconds per second",
     "connections": "tens of thousands of connections with waiting fetches: memory, CPU, time until all are answered",
     "watches": "watches in ZooKeeper, and events for a change of the cluster, by the number of brokers",
+    "testing": "a cluster inside a test's process: CPU of a start, recovery of a leader, what is left behind",
     "hostile": "attack three brokers with hostile requests while a probe measures",
 }
 CHECKOUT = Path(__file__).parents[2]
