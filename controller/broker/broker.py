@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from controller.broker.controller_requests import (
     NAME_AND_ID,
+    AutoTopicCreation,
     CreateTopicsHandler,
     CreationLimits,
     DeleteTopicsHandler,
@@ -36,7 +37,13 @@ from controller.broker.controller_requests import (
 from controller.broker.fetcher import ReplicaFetcherManager
 from controller.broker.isr_manager import IsrManager, live_followers
 from controller.broker.log_manager import LogManager
-from controller.broker.metadata import BrokerIdentity, MetadataBodies, MetadataCache, MetadataWait
+from controller.broker.metadata import (
+    BrokerIdentity,
+    MetadataBodies,
+    MetadataCache,
+    MetadataWait,
+    metadata_response,
+)
 from controller.broker.partition import Partition, PartitionEvents, Role
 from controller.broker.ports import OffLoop, Peers, at_once
 from controller.broker.records.fetch import FETCHES_AT_ONCE, DelayedFetch, FetchHandler, PartitionReader
@@ -330,6 +337,9 @@ class Broker:
         self._creation = CreateTopicsHandler(
             events, self.topic_waits, clock, CreationLimits.of(settings), self.metadata
         )
+        self._auto_creation: AutoTopicCreation | None = None
+        if settings.auto_create_topics:
+            self._auto_creation = AutoTopicCreation(settings, self.metadata, peers, self._creation)
         self.elections = ElectLeadersHandler(events, self.metadata, clock, self._answer_failed)
         self._reassignments = ReassignmentsHandler(events, clock)
         topic_ids = control_versions(settings.inter_broker_protocol).topic_ids
@@ -437,6 +447,12 @@ class Broker:
         exchange.answer(ApiVersionsResponse(ErrorCode.NONE, versions))
 
     def _metadata(self, exchange: RequestContext, request: MetadataRequest) -> Steps:
+        missing = [] if self._auto_creation is None else self._auto_creation.missing(request)
+        if self._auto_creation is not None and missing:
+            self._auto_creation.create(
+                missing, self._is_controller(), lambda errors: self._metadata_after(exchange, request, errors)
+            )
+            return
         body = yield from self.metadata_bodies.body(
             self.metadata.for_clients,
             request,
@@ -445,6 +461,29 @@ class Broker:
             self._identity.cluster_id,
         )
         exchange.answer_body(body)
+
+    def _metadata_after(
+        self, exchange: RequestContext, request: MetadataRequest, errors: Mapping[str, ErrorCode]
+    ) -> None:
+        """Answer a request that created topics. `errors`: of those that are not known here yet."""
+
+        def handler(exchange: RequestContext, request: MetadataRequest) -> Steps:
+            version = exchange.header.api_version
+            response = yield from metadata_response(
+                self.metadata.for_clients, request, version, exchange.listener, self._identity.cluster_id
+            )
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            topics = tuple(
+                replace(topic, error_code=errors.get(topic.name or "", unknown))
+                if topic.error_code == unknown
+                else topic
+                for topic in response.topics
+            )
+            exchange.answer(replace(response, topics=topics))
+
+        steps = self._run(handler, exchange, request)
+        if steps is not None:
+            self._drive(steps)
 
     def _create_topics(self, exchange: RequestContext, request: CreateTopicsRequest) -> None:
         if not self._is_controller():

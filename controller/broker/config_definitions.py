@@ -94,7 +94,7 @@ _STRINGS = frozenset(
 
 _WORDS: Mapping[str, str] = {
     "advertised.listeners": "The addresses that brokers and clients use to reach this broker.",
-    "auto.create.topics.enable": "Always false: topics are created by request alone.",
+    "auto.create.topics.enable": "Whether a Metadata request may create the topics that it names.",
     "auto.leader.rebalance.enable": "Whether the controller runs preferred leader elections by itself.",
     "broker.id": "This broker's id.",
     "broker.id.generation.enable": "Whether an id is generated for a broker without one.",

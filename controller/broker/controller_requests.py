@@ -18,16 +18,20 @@ from typing import Generic, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from controller.broker.metadata import (
+    INTERNAL_TOPICS,
     MetadataCache,
     MetadataSnapshot,
     MetadataWait,
     Partitions,
+    is_legal_topic,
     still_there,
     without_leaders,
 )
+from controller.broker.ports import Peers
 from controller.broker.request_context import SLICE, Job, Steps
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
+from controller.core.channels import PeerError
 from controller.core.events import (
     AlterReassignmentsRequested,
     CreatePartitionsRequested,
@@ -53,6 +57,7 @@ from controller.protocol.admin import (
     ListPartitionReassignmentsResponse,
 )
 from controller.protocol.client import (
+    CreatableTopic,
     CreatableTopicResult,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -63,9 +68,11 @@ from controller.protocol.client import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
+    MetadataRequest,
 )
+from controller.protocol.codec import ApiKey, decode_response_body, encode_request_body
 from controller.protocol.control import NO_TOPIC_ID
-from controller.protocol.errors import ErrorCode
+from controller.protocol.errors import ErrorCode, ProtocolError
 from controller.timer.purgatory import DelayedOperation, Purgatory
 from controller.zookeeper.client import EventSink
 
@@ -257,6 +264,95 @@ class CreateTopicsHandler:
             return
         wanted = [(result.name, asked.partitions_of(result)) for result in created]
         self._waits.wait(without_leaders(wanted), asked.deadline_ms, answer)
+
+
+class AutoTopicCreation:
+    """Creates topics that a Metadata request names and that do not exist (`auto.create.topics.enable`).
+
+    As Kafka's DefaultAutoTopicCreationManager: a topic has the partitions and the replication factor of the broker that
+    is asked, one that is being created is UNKNOWN_TOPIC_OR_PARTITION, and one that has been created is
+    LEADER_NOT_AVAILABLE, so that the client asks again. Kafka's brokers without forwarding write the topic to
+    ZooKeeper themselves; here the controller is asked, as with forwarding. Internal topics are not created.
+    """
+
+    def __init__(
+        self, settings: BrokerSettings, metadata: MetadataCache, peers: Peers, creation: CreateTopicsHandler
+    ) -> None:
+        self._settings = settings
+        self._metadata = metadata
+        self._peers = peers
+        self._creation = creation
+        self._under_way: set[str] = set()
+
+    def missing(self, request: MetadataRequest) -> list[str]:
+        """The topics of a request that are to be created, each once."""
+        if not request.allow_auto_topic_creation or request.topics is None:
+            return []
+        known = self._metadata.snapshot.topics
+        names = dict.fromkeys(topic.name for topic in request.topics if topic.name is not None)
+        return [name for name in names if name not in known and is_legal_topic(name) and name not in INTERNAL_TOPICS]
+
+    def create(
+        self, names: Sequence[str], is_controller: bool, then: Callable[[Mapping[str, ErrorCode]], None]
+    ) -> None:
+        """Call `then` with the error of each topic, once the controller has answered or could not be reached."""
+        errors = dict.fromkeys(names, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        new = [name for name in names if name not in self._under_way]
+        if not new:
+            then(errors)
+            return
+        self._under_way.update(new)
+        partitions, factor = self._settings.num_partitions, self._settings.default_replication_factor
+        topics = tuple(CreatableTopic(name, partitions, factor) for name in new)
+
+        def answered(response: CreateTopicsResponse | None) -> None:
+            self._under_way.difference_update(new)
+            for result in () if response is None else response.topics:
+                error = ErrorCode(result.error_code)
+                if error is not ErrorCode.NOT_CONTROLLER:
+                    errors[result.name] = ErrorCode.LEADER_NOT_AVAILABLE if error in _CREATED else error
+            then(errors)
+
+        # No wait for the leaders: the client asks again until it sees them.
+        request = CreateTopicsRequest(topics, timeout_ms=0)
+        if is_controller:
+            self._creation.create_topics(request, _CREATION_VERSION, answered)
+        else:
+            self._ask_controller(request, answered)
+
+    def _ask_controller(
+        self, request: CreateTopicsRequest, answered: Callable[[CreateTopicsResponse | None], None]
+    ) -> None:
+        snapshot = self._metadata.snapshot
+        endpoint = snapshot.endpoint(snapshot.controller_id, self._settings.inter_broker_listener)
+        if endpoint is None:
+            answered(None)
+            return
+        body = encode_request_body(ApiKey.CREATE_TOPICS, _CREATION_VERSION, request)
+        answer = self._peers.request(
+            endpoint.host,
+            endpoint.port,
+            ApiKey.CREATE_TOPICS,
+            _CREATION_VERSION,
+            body,
+            self._settings.request_timeout_ms,
+        )
+
+        def decoded() -> None:
+            try:
+                response = decode_response_body(ApiKey.CREATE_TOPICS, _CREATION_VERSION, answer.result())
+            except (PeerError, ProtocolError):
+                answered(None)
+                return
+            assert isinstance(response, CreateTopicsResponse)
+            answered(response)
+
+        answer.on_done(decoded)
+
+
+_CREATION_VERSION = 4
+"""Controllers of Kafka 2.4 and later know it."""
+_CREATED = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT)
 
 
 _TWICE = "The topic is named more than once in the request."

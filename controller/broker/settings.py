@@ -316,12 +316,6 @@ def _protocol_version(text: str) -> str:
     return text
 
 
-def _only_false(text: str) -> bool:
-    if boolean(text):
-        raise Unfit("false: topics are created by request alone")
-    return False
-
-
 _SETTINGS: Mapping[str, Setting] = {
     # Kafka's name: (our field, Kafka's default unless a comment says otherwise, type)
     "broker.id": ("broker_id", "-1", integer(-1)),
@@ -363,7 +357,7 @@ _SETTINGS: Mapping[str, Setting] = {
     "request.timeout.ms": ("request_timeout_ms", "30000", integer(1)),
     "socket.request.max.bytes": ("socket_request_max_bytes", "104857600", integer(1)),
     "min.insync.replicas": ("min_insync_replicas", "1", integer(1)),
-    "auto.create.topics.enable": ("auto_create_topics", "false", _only_false),  # Kafka: true
+    "auto.create.topics.enable": ("auto_create_topics", "false", boolean),  # Kafka: true
     "log.dirs": ("log_dirs", None, names),
     "log.dir": ("log_dir", "", text),  # Kafka: /tmp/kafka-logs
     "camerlengo.address.map": ("address_map", "", address_map),

@@ -79,7 +79,6 @@ def test_a_connection_has_its_own_timeout() -> None:
         ("inter.broker.protocol.version", "9.9", "2.8"),
         ("default.replication.factor", "40000", "from 1 to 32767"),
         ("unclean.leader.election.enable", "yes", "true or false"),
-        ("auto.create.topics.enable", "true", "false"),
         ("fetch.max.bytes", "1000", "1024 or more"),
         ("log.segment.bytes", "1", "14 to 2147483647"),
         ("log.retention.ms", "week", "a whole number"),
