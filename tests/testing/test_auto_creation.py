@@ -56,6 +56,7 @@ def test_the_answer_says_how_it_went_on_each_broker() -> None:
         assert metadata(kafka, 1, "other", allow=False) == {"other": unknown}
         assert metadata(kafka, 1, "__consumer_offsets") == {"__consumer_offsets": unknown}
         kafka.broker(2).kill()
+        kafka.wait_until_healthy()
         assert metadata(kafka, 1, "few") == {"few": ErrorCode.INVALID_REPLICATION_FACTOR}
         with pytest.raises(KeyError):
             kafka.leader("few")
