@@ -376,6 +376,18 @@ class Kafka:
         """End all faults of requests."""
         self._call(self._shared.faults.rules.clear)
 
+    def restore(self) -> None:
+        """End every fault: of requests, links, speed, disks and processes; start what does not run. Wait until the
+        cluster is healthy."""
+        self.heal_requests()
+        for broker in self.brokers.values():
+            broker.heal()
+            broker.slow(0)
+            if not self._directory:
+                broker.free_disk()
+            broker.resume() if broker.running else broker.start()
+        self.wait_until_healthy()
+
     # -- what happened
 
     @property
@@ -557,6 +569,7 @@ class BrokerControl:
         self._cluster = cluster
         self._disk = disk
         self._incarnation: Incarnation | None = None
+        self._without_zookeeper = False
         port = cluster._reserved[broker_id].getsockname()[1]
         self.address = f"{HOST}:{port}"
         """Where clients reach it, over all of its incarnations."""
@@ -633,8 +646,9 @@ class BrokerControl:
 
         def resume() -> None:
             incarnation = self._require_running()
-            self._inject("resume")
-            incarnation.resume()
+            if incarnation.process.state is ProcessState.PAUSED:
+                self._inject("resume")
+                incarnation.resume()
 
         self._cluster._call(resume)
 
@@ -659,6 +673,7 @@ class BrokerControl:
         def cut() -> None:
             if other == "zookeeper":
                 self._require_running().connection.cut()
+                self._without_zookeeper = True
             else:
                 if other == self.id:
                     raise ValueError(f"broker {other} can't be partitioned from itself")
@@ -675,7 +690,8 @@ class BrokerControl:
 
         def heal() -> None:
             links = self._cluster._shared.links
-            if other in (None, "zookeeper") and self._incarnation is not None:
+            if other in (None, "zookeeper") and self._incarnation is not None and self._without_zookeeper:
+                self._without_zookeeper = False
                 self._inject("heal", f"{self.id}->zookeeper")
                 self._incarnation.connection.heal()
             for one in links.cut_from(self.id) if other is None else [other]:
@@ -693,11 +709,11 @@ class BrokerControl:
 
         def slow() -> None:
             slow_ms = self._cluster._shared.links.slow_ms
-            self._inject("slow", f"broker {self.id} by {ms:g} ms")
-            if ms:
-                slow_ms[self.id] = ms
-            else:
-                slow_ms.pop(self.id, None)
+            if ms or self.id in slow_ms:
+                self._inject("slow", f"broker {self.id} by {ms:g} ms")
+            slow_ms[self.id] = ms
+            if not ms:
+                del slow_ms[self.id]
 
         self._cluster._call(slow)
 
@@ -718,8 +734,10 @@ class BrokerControl:
         """End `fill_disk`; what was written before is there. The broker has to be started."""
 
         def free() -> None:
-            self._memory().full = False
-            self._inject("free disk")
+            disk = self._memory()
+            if disk.full:
+                disk.full = False
+                self._inject("free disk")
 
         self._cluster._call(free)
 
@@ -759,6 +777,7 @@ class BrokerControl:
 
     def _end(self, *, expire: bool = False) -> None:
         incarnation, self._incarnation = self._incarnation, None
+        self._without_zookeeper = False
         if incarnation is None:
             return
         session = incarnation.kill()
