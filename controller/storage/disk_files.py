@@ -51,9 +51,19 @@ class Closing:
         else:
             self._waiting.put(fd)
 
+    def stop(self) -> None:
+        """End the thread, once it has closed what waits. From then on descriptors are closed at once."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._waiting.put(_NO_MORE)
+            thread.join()
+
     def _work(self) -> None:
-        while True:
-            self._close(self._waiting.get())
+        while (fd := self._waiting.get()) != _NO_MORE:
+            self._close(fd)
+
+
+_NO_MORE = -1
 
 
 _numbers = count()
@@ -278,6 +288,16 @@ class Later(Generic[Content]):
         self._writing: str | None = None
         self._errors: dict[str, OSError] = {}
         self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End the thread, once it has written what waits. It starts again with the next `put`."""
+        with self._changed:
+            thread, self._stopping = self._thread, True
+            self._changed.notify_all()
+        if thread is not None:
+            thread.join()
+        self._thread, self._stopping = None, False
 
     def put(self, path: str, data: Content) -> None:
         """It will be written. OSError: the last time it failed."""
@@ -317,6 +337,8 @@ class Later(Generic[Content]):
         while True:
             with self._changed:
                 while not self._waiting:
+                    if self._stopping:
+                        return
                     self._changed.wait()
                 path = self._writing = next(iter(self._waiting))
                 data = self._waiting.pop(path)
@@ -371,6 +393,12 @@ class FileDisk:
         self.descriptors = Descriptors(
             open_files_default() if open_files_max is None else open_files_max, self._closing
         )
+
+    def stop(self) -> None:
+        """End the disk's threads, once what waits is done. It can be used on."""
+        self._later.stop()
+        self._derived.stop()
+        self._closing.stop()
 
     def open(self, path: str) -> CachedFile:
         return CachedFile(path, self.descriptors)

@@ -36,7 +36,7 @@ from controller.protocol.framing import Part
 from controller.simulator.process import ProcessState
 from controller.storage.disk import Disk
 from controller.testing.clock import ClusterClock, ClusterThread
-from controller.testing.disks import InProcessDisk, directory_disk
+from controller.testing.disks import InProcessDisk, directory_disk, stop_disk
 from controller.testing.incarnation import BROKERS, CLIENTS, Incarnation, Shared
 from controller.testing.links import Links
 from controller.testing.request_faults import RequestFault, RequestFaults, api_key, error_code
@@ -165,9 +165,10 @@ class Kafka:
     def _stop_all(self) -> None:
         for broker in self.brokers.values():
             incarnation = broker._incarnation
-            if incarnation is not None and self._directory is not None and not incarnation.node.connected.error:
+            if incarnation is not None and self._directory is not None:
                 incarnation.node.close_logs()
             broker._end()
+            stop_disk(broker._disk)
 
     def __enter__(self) -> Self:
         return self.start()

@@ -28,3 +28,10 @@ def directory_disk(directory: Path) -> Disk:
 
     directory.mkdir(parents=True, exist_ok=True)
     return FileDisk()
+
+
+def stop_disk(disk: Disk) -> None:
+    """End the threads of a disk that has some."""
+    stop = getattr(disk, "stop", None)
+    if stop is not None:
+        stop()

@@ -202,6 +202,9 @@ class Incarnation:
         self.event_loop.stop()
         self.server.close_now()
         self._peers.close()
+        if self.node.broker.data is not None:
+            for directory in self.node.broker.data.logs.directories:
+                directory.unlock()
         return session
 
     def shut_down(self, then: Callable[[], None]) -> None:

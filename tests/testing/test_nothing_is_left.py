@@ -1,0 +1,75 @@
+"""Clusters leave no thread, no descriptor and no object behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from pathlib import Path
+
+from controller.testing import Kafka
+from tests.testing.clients import producer, send
+
+WARM, CLUSTERS = 10, 20
+OBJECTS = 10
+"""Objects for each cluster that may be others than before: caches of the interpreter and of the protocol."""
+
+
+def usage() -> tuple[int, int, int]:
+    gc.collect()
+    return threading.active_count(), len(os.listdir("/proc/self/fd")), len(gc.get_objects())
+
+
+def a_cluster_with_faults(number: int) -> None:
+    with Kafka(brokers=2) as kafka:
+        kafka.create_topic("payments", replication_factor=2)
+        first = kafka.broker(1)
+        if number % 5 == 0:
+            assert send(producer(kafka), "payments", b"one") == 0
+        first.partition_from(2)
+        kafka.clock.advance(1_000)
+        first.heal()
+        first.kill()
+        kafka.wait_for_leader("payments")
+        kafka.fail("Produce", "NOT_LEADER_OR_FOLLOWER")
+        first.start()
+        if number % 2:
+            first.pause()
+
+
+def test_thirty_clusters_leave_nothing() -> None:
+    before = usage()
+    for number in range(WARM + CLUSTERS):
+        if number == WARM:
+            before = usage()
+        a_cluster_with_faults(number)
+    threads, descriptors, objects = (now - then for now, then in zip(usage(), before, strict=True))
+    assert (threads, descriptors) == (0, 0)
+    assert objects <= CLUSTERS * OBJECTS
+
+
+def test_a_cluster_that_can_not_start_leaves_nothing() -> None:
+    before = usage()[:2]
+    for _ in range(5):
+        try:
+            Kafka(brokers=2, settings={"broker.rack": "a", "default.replication.factor": 40_000}).start()
+        except ValueError:
+            continue
+        raise AssertionError("it was started")
+    assert usage()[:2] == before
+
+
+def test_records_in_directories_leave_no_descriptor_and_no_lock(tmp_path: Path) -> None:
+    def use() -> None:
+        with Kafka(brokers=2, directory=tmp_path) as kafka:
+            kafka.create_topic("payments", replication_factor=2)
+            assert send(producer(kafka), "payments", b"one") == 0
+            kafka.broker(1).kill()
+            kafka.broker(1).start()
+            kafka.wait_until_healthy()
+
+    use()
+    before = usage()[:2]
+    for _ in range(3):
+        use()
+    assert usage()[:2] == before
