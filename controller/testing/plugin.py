@@ -45,7 +45,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _arguments(node: pytest.Item | None, config: pytest.Config) -> dict[str, Any]:
     """The arguments of `Kafka`: of the mark nearest to the test first. Raises pytest.UsageError for an unknown one."""
-    found: dict[str, Any] = {"brokers": config.getoption("--kafka-brokers"), "seed": config.getoption("--kafka-seed")}
+    found: dict[str, Any] = {
+        "brokers": config.getoption("--kafka-brokers", 1),
+        "seed": config.getoption("--kafka-seed", None),
+    }
     for mark in reversed(list(node.iter_markers(MARK))) if node is not None else ():
         wrong = sorted(set(mark.kwargs) - set(OPTIONS))
         if mark.args or wrong:
@@ -103,7 +106,7 @@ def pytest_runtest_makereport(
     if report.failed:
         for cluster in item.stash.get(_CLUSTERS, []):
             report.sections.append(("Kafka cluster", cluster.timeline()))
-            directory = item.config.getoption("--kafka-reports")
+            directory = item.config.getoption("--kafka-reports", None)
             if directory is not None:
                 name = re.sub(r"[^a-zA-Z0-9._-]+", "-", item.nodeid).strip("-")
                 page = cluster.report(Path(directory) / name, name=item.nodeid, verdict="fail")

@@ -20,8 +20,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.common import add_count, add_output, circumstances, run_worker, show, spread
-
 BROKERS = 3
 WARM = 20
 """Clusters of a sequence before the first count."""
@@ -29,6 +27,8 @@ CLIENT = {"log_level": 0, "reconnect.backoff.ms": 5}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    from tests.benchmarks.common import add_count, add_output  # not with the module: `cold` counts what is imported
+
     parser.description = "Starts clusters of three brokers inside one process, and prints what they cost."
     add_count(parser, "--runs", 5, "processes for each of the first two figures")
     add_count(parser, "--kills", 50, "kills of a leader")
@@ -37,6 +37,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from tests.benchmarks.common import circumstances, run_worker, show, spread
+
     load = os.getloadavg()[0]
     cold = [run_worker(__name__, "cold") for _ in range(arguments.runs)]
     found: dict[str, Any] = {
@@ -107,6 +109,7 @@ def second() -> dict[str, float]:
 
 def recovery(kills: int) -> dict[str, float]:
     from controller.testing import Kafka
+    from tests.benchmarks.common import spread
 
     times_ms = []
     with Kafka(brokers=BROKERS) as kafka:
