@@ -1,6 +1,6 @@
 """`camerlengo bench testing`: what a cluster inside a test's process costs.
 
-    python -m tests.benchmarks.testing cold|second|recovery|sequence [N]
+    python -m tests.benchmarks.testing cold|numpy|second|recovery|sequence [N]
 
 is one measurement, in a process of its own, and prints one JSON object. `cold`: CPU from the interpreter's start to a
 record that was written with acks=all to three brokers and read back. `second`: CPU of the second cluster of a process.
@@ -14,6 +14,7 @@ import gc
 import json
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -37,21 +38,33 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from tests.benchmarks.common import circumstances, run_worker, show, spread
+    from tests.benchmarks.common import show
 
     load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        # Compiled modules are kept, as in any installation, whatever this shell says.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = folder
+        found = measured(arguments, load)
+    show(arguments, found, text(found, arguments))
+    return 0
+
+
+def measured(arguments: argparse.Namespace, load: float) -> dict[str, Any]:
+    from tests.benchmarks.common import circumstances, run_worker, spread
+
+    run_worker(__name__, "cold")  # compiles
     cold = [run_worker(__name__, "cold") for _ in range(arguments.runs)]
-    found: dict[str, Any] = {
+    return {
         "benchmark": "testing",
         "cold_cpu_ms": spread([one["cpu_ms"] for one in cold]),
         "cold_import_cpu_ms": spread([one["import_cpu_ms"] for one in cold]),
+        "numpy_import_cpu_ms": spread([run_worker(__name__, "numpy")["cpu_ms"] for _ in range(arguments.runs)]),
         "second_cpu_ms": spread([run_worker(__name__, "second")["cpu_ms"] for _ in range(arguments.runs)]),
         "recovery_ms": run_worker(__name__, "recovery", str(arguments.kills)),
         "sequence": run_worker(__name__, "sequence", str(arguments.clusters)),
         "circumstances": circumstances(load),
     }
-    show(arguments, found, text(found, arguments))
-    return 0
 
 
 def text(found: Mapping[str, Any], arguments: argparse.Namespace) -> str:
@@ -63,6 +76,7 @@ def text(found: Mapping[str, Any], arguments: argparse.Namespace) -> str:
         [
             f"cold process to a record read back, CPU ms ({arguments.runs} runs): {worded(found['cold_cpu_ms'])}",
             f"  of which imports: {worded(found['cold_import_cpu_ms'])}",
+            f"  the import of numpy alone, to compare machines with: {worded(found['numpy_import_cpu_ms'])}",
             f"second cluster, CPU ms ({arguments.runs} runs): {worded(found['second_cpu_ms'])}",
             f"kill to a leader that all know, ms ({arguments.kills} kills): {worded(found['recovery_ms'])}",
             f"{arguments.clusters} clusters in sequence: {sequence['cpu_ms_each']:.1f} ms of CPU each; growth after the"
@@ -94,6 +108,13 @@ def cold() -> dict[str, float]:
             raise RuntimeError(f"read {message!r}: expected the record that was written")
         consumer.close()
     return {"cpu_ms": time.process_time() * 1e3, "import_cpu_ms": import_ms}
+
+
+def import_numpy() -> dict[str, float]:
+    before_ms = time.process_time() * 1e3
+    import numpy  # noqa: F401
+
+    return {"cpu_ms": time.process_time() * 1e3 - before_ms}
 
 
 def second() -> dict[str, float]:
@@ -152,7 +173,7 @@ def sequence(clusters: int) -> dict[str, float]:
 
 
 def main(words: list[str]) -> None:
-    figures = {"cold": cold, "second": second}
+    figures = {"cold": cold, "second": second, "numpy": import_numpy}
     counted = {"recovery": recovery, "sequence": sequence}
     found = figures[words[0]]() if words[0] in figures else counted[words[0]](int(words[1]))
     print(json.dumps(found))
