@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from controller.hosts.local_cluster import LocalCluster
     from controller.simulator.simulation import Simulation
-    from controller.testing.cluster import BrokerControl, ClusterTimeout, Kafka, TopicNotCreated
+    from controller.testing.brokers import BrokerControl
+    from controller.testing.cluster import ClusterTimeout, Kafka, TopicNotCreated
     from controller.timer.wheel import TimerTask, TimingWheel
     from controller.zookeeper.embedded import EmbeddedZooKeeper
     from controller.zookeeper.memory.server import InMemoryZooKeeper
     from statemachines.leader_election import elect_offline
 
 _MODULES = {
-    "BrokerControl": "controller.testing.cluster",
+    "BrokerControl": "controller.testing.brokers",
     "ClusterTimeout": "controller.testing.cluster",
     "EmbeddedZooKeeper": "controller.zookeeper.embedded",
     "InMemoryZooKeeper": "controller.zookeeper.memory.server",

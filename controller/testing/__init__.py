@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from controller.testing.cluster import BrokerControl, ClusterTimeout, Kafka, TopicNotCreated
+    from controller.testing.brokers import BrokerControl
+    from controller.testing.cluster import ClusterTimeout, Kafka, TopicNotCreated
 
 __all__ = ["BrokerControl", "ClusterTimeout", "Kafka", "TopicNotCreated"]
 
@@ -15,4 +16,5 @@ __all__ = ["BrokerControl", "ClusterTimeout", "Kafka", "TopicNotCreated"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("controller.testing.cluster"), name)
+    module = "brokers" if name == "BrokerControl" else "cluster"
+    return getattr(import_module(f"controller.testing.{module}"), name)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import camerlengo
+import controller.testing
 from controller.broker.settings import BadSettings
 from controller.testing import ClusterTimeout, Kafka, TopicNotCreated
 from tests.testing.clients import consuming, producer, read, send
@@ -157,3 +159,11 @@ def test_nothing_is_left_of_a_consumer_on_a_stopped_cluster() -> None:
         kafka.create_topic("payments")
         with consuming(kafka, "payments") as consumer:
             assert consumer.poll(0.05) is None
+
+
+def test_the_facade_has_what_it_names() -> None:
+    assert sorted(camerlengo._MODULES) == camerlengo.__all__ == dir(camerlengo)
+    assert all(getattr(camerlengo, name).__name__ == name for name in camerlengo.__all__)
+    assert all(getattr(controller.testing, name).__name__ == name for name in controller.testing.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Kafkaa'"):
+        getattr(camerlengo, "Kafkaa")  # noqa: B009
