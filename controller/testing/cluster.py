@@ -79,7 +79,8 @@ class Kafka:
         settings: settings of all brokers, as in server.properties (`{"min.insync.replicas": "2"}`).
         directory: where the brokers keep their records, in one directory each; None: in memory.
         session_timeout_ms: of the brokers' ZooKeeper sessions (`zookeeper.session.timeout.ms`).
-        seed: of what is random in the brokers and in faults; None: another each time.
+        seed: of what is random in the brokers, and apart from that in faults of requests; None: another each time.
+            Threads, sockets and time are real, so that a run is not repeated exactly (see `Simulation` for that).
         timeout_s: how long each call waits for the cluster.
 
     Raises:
@@ -104,6 +105,7 @@ class Kafka:
         self._directory = None if directory is None else Path(directory)
         self._session_timeout_ms = session_timeout_ms
         self._rng = random.Random(seed)
+        self._faults_rng = random.Random(None if seed is None else f"{seed}/faults")
         self._recorder = Recorder()
         self._state: Literal["new", "running", "stopped"] = "new"
         self.brokers: dict[int, BrokerControl] = {}
@@ -124,7 +126,7 @@ class Kafka:
             self._zookeeper,
             self._recorder,
             Links(network.clock),
-            RequestFaults(self._rng, self._note_request_fault),
+            RequestFaults(self._faults_rng, self._note_request_fault),
             self._rng,
             self._ended_by_itself,
         )
