@@ -1,4 +1,4 @@
-"""`camerlengo zookeeper`: a real ZooKeeper on loopback until Ctrl-C."""
+"""`camerlengo zookeeper`: a ZooKeeper on loopback until Ctrl-C, Apache's own or the one in Python."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from controller.zookeeper.embedded import (
     ServerDied,
     ServerTimedOut,
 )
+from controller.zookeeper.server.server import ZooKeeperServer
 
 ON_SIGTERM = 0
 """SIGTERM is a request to end in order."""
@@ -53,6 +54,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="maximum session timeout that is granted (120000)",
     )
     parser.add_argument(
+        "--python",
+        action="store_true",
+        help="run the ZooKeeper server that is written in Python: needs no Java, keeps data in memory only",
+    )
+    parser.add_argument(
+        "--port", metavar="PORT", type=integer(0, 65_535), default=0, help="port of --python (0: a free one)"
+    )
+    parser.add_argument(
         "--no-fsync",
         action="store_true",
         help="do not sync writes to disk: faster, but a crash of the machine may lose data",
@@ -60,10 +69,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
-    return zookeeper_server(arguments.zookeeper_jars)
+    return () if arguments.python else zookeeper_server(arguments.zookeeper_jars)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.python:
+        return _run_python(arguments)
+    if arguments.port:
+        raise UsageError("--port needs --python: an Apache server takes a free port")
     try:
         zookeeper = EmbeddedZooKeeper(
             arguments.servers,
@@ -87,6 +100,27 @@ def run(arguments: argparse.Namespace) -> int:
             return _could_not_run(f"server {dead.index + 1} ended by itself; its log says:\n{dead.log_tail()}")
     except (ServerDied, ServerTimedOut) as error:
         return _could_not_run(str(error))
+
+
+def _run_python(arguments: argparse.Namespace) -> int:
+    if arguments.servers != 1 or arguments.data is not None:
+        raise UsageError("--python runs one server that keeps no data: leave --servers and --data out")
+    try:
+        server = ZooKeeperServer(
+            port=arguments.port,
+            tick_ms=arguments.tick_ms,
+            min_session_timeout_ms=arguments.min_session_timeout_ms,
+            max_session_timeout_ms=arguments.max_session_timeout_ms,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    try:
+        with server:
+            print(f"zookeeper.connect={server.connect_string}", flush=True)
+            while True:
+                time.sleep(_LOOK_SECONDS)
+    except OSError as error:
+        return _could_not_run(f"127.0.0.1:{arguments.port}: {error.strerror}")
 
 
 def _could_not_run(why: str) -> int:

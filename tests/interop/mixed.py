@@ -19,6 +19,7 @@ from kazoo.exceptions import NoNodeError
 
 from controller.hosts.local_cluster import BrokerChild
 from controller.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper, HeldPorts
+from controller.zookeeper.server.server import ZooKeeperServer
 from tests.interop.kafka import Kafka, KafkaBroker
 from tests.processes import eventually
 
@@ -65,7 +66,7 @@ class State:
 
 
 class MixedCluster:
-    """`settings` go into every broker's properties, `of` into those of one kind."""
+    """`settings` go into every broker's properties, `of` into those of one kind. `zookeeper`: Apache's if not given."""
 
     def __init__(
         self,
@@ -74,6 +75,7 @@ class MixedCluster:
         settings: Mapping[str, str] | None = None,
         of: Mapping[Kind, Mapping[str, str]] | None = None,
         kinds: Mapping[int, Kind] = KINDS,
+        zookeeper: EmbeddedZooKeeper | ZooKeeperServer | None = None,
     ) -> None:
         self.kafka = kafka
         self.folder = folder
@@ -81,7 +83,7 @@ class MixedCluster:
         self.kinds = dict(kinds)
         self._settings = COMMON | dict(settings or {})
         self._of = of or {}
-        self.zookeeper = EmbeddedZooKeeper(1, data_dir=folder / "zookeeper", tick_ms=500)
+        self.zookeeper = zookeeper or EmbeddedZooKeeper(1, data_dir=folder / "zookeeper", tick_ms=500)
         self._ports = HeldPorts(len(kinds))
         self.brokers: dict[int, BrokerChild | KafkaBroker] = {}
         self.client = KazooClient()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from controller.zookeeper.embedded import EmbeddedZooKeeper
+from controller.zookeeper.server.server import ZooKeeperServer
 from tests.zookeeper.contract import (
     MAX_REQUEST_BYTES,
     TICK_MS,
@@ -28,7 +29,15 @@ def real_server() -> Iterator[EmbeddedZooKeeper]:
         yield server
 
 
-def open_backend(name: str, server: Callable[[], EmbeddedZooKeeper]) -> Backend:
+@pytest.fixture(scope="session")
+def python_server() -> Iterator[ZooKeeperServer]:
+    """One server in Python, with the settings of the real one."""
+    made = ZooKeeperServer(tick_ms=TICK_MS, max_request_bytes=MAX_REQUEST_BYTES, max_session_timeout_ms=120_000)
+    with made as server:
+        yield server
+
+
+def open_backend(name: str, address: Callable[[], str]) -> Backend:
     """A backend whose root has been made."""
     root = f"/contract-{next(_roots)}"
     backend: Backend
@@ -37,16 +46,17 @@ def open_backend(name: str, server: Callable[[], EmbeddedZooKeeper]) -> Backend:
     elif name == "kazoo in memory":
         backend = FakeBackend(root)
     else:
-        backend = RealBackend(root, server())
+        backend = RealBackend(root, address())
     maker = backend.client()
     maker.create(root, None)
     backend.wait(maker.connection.close())
     return backend
 
 
-@pytest.fixture(params=["in-memory", "kazoo in memory", "real server"])
+@pytest.fixture(params=["in-memory", "kazoo in memory", "server in Python", "real server"])
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    backend = open_backend(request.param, lambda: request.getfixturevalue("real_server"))
+    fixture = "python_server" if request.param == "server in Python" else "real_server"
+    backend = open_backend(request.param, lambda: str(request.getfixturevalue(fixture).connect_string))
     yield backend
     backend.close()
 

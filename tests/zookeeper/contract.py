@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from controller.clock import Future, VirtualClock
 from controller.zookeeper.blocking import ThreadClock
-from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.fake_kazoo import FakeZooKeeper, Transport
 from controller.zookeeper.kazoo_connection import KazooConnection
 from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
@@ -229,14 +228,16 @@ class _RealClient(Client):
 
 
 class RealBackend(Backend):
-    def __init__(self, root: str, server: EmbeddedZooKeeper) -> None:
+    """A server that is reached over TCP: a real one, or the one in Python."""
+
+    def __init__(self, root: str, address: str) -> None:
         super().__init__(root)
-        self.server = server
+        self.address = address
         self.clock = ThreadClock()
         self._links: list[TcpLink] = []
 
     def make(self, session_timeout_ms: int, auth: Sequence[tuple[str, str]], default_acl: tuple[ACL, ...]) -> Client:
-        link = TcpLink(self.server.hosts[0])
+        link = TcpLink(self.address)
         self._links.append(link)
         connection = KazooConnection(link.address, self.clock, session_timeout_ms, auth=auth, default_acl=default_acl)
         return _RealClient(self, connection, link)

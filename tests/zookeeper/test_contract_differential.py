@@ -1,5 +1,5 @@
-"""The in-memory ZooKeeper and a real server, given the same random history, say the same: every result and error,
-every watch event in its place, every stat that is left.
+"""The in-memory ZooKeeper, the server in Python and a real server, given the same random history, answer the same:
+every result and error, every watch event in its place, every stat that is left.
 
 Session ids become the client's number, zxids count from the history's start, times are left out.
 """
@@ -35,6 +35,7 @@ from controller.zookeeper.operations import (
     Znode,
     ZooKeeperError,
 )
+from controller.zookeeper.server.server import ZooKeeperServer
 from tests.zookeeper.conftest import open_backend
 from tests.zookeeper.contract import Backend, Client
 
@@ -216,9 +217,13 @@ class Replay:
 
 
 @pytest.fixture(scope="module")
-def replay(real_server: EmbeddedZooKeeper) -> Callable[[str, list[tuple[int, Step]]], list[Any]]:
+def replay(
+    real_server: EmbeddedZooKeeper, python_server: ZooKeeperServer
+) -> Callable[[str, list[tuple[int, Step]]], list[Any]]:
+    servers = {"real server": real_server.connect_string, "server in Python": python_server.connect_string}
+
     def run(name: str, history: list[tuple[int, Step]]) -> list[Any]:
-        backend = open_backend(name, lambda: real_server)
+        backend = open_backend(name, lambda: servers[name])
         try:
             return Replay(backend).run(history)
         finally:
@@ -234,7 +239,9 @@ def replay(real_server: EmbeddedZooKeeper) -> Callable[[str, list[tuple[int, Ste
 def test_the_same_history_has_the_same_answers(
     replay: Callable[[str, list[tuple[int, Step]]], list[Any]], history: list[tuple[int, Step]]
 ) -> None:
-    assert replay("in-memory", history) == replay("real server", history)
+    right = replay("real server", history)
+    assert replay("in-memory", history) == right
+    assert replay("server in Python", history) == right
 
 
 def test_the_comparison_sees_a_fault_in_the_model(

@@ -137,8 +137,9 @@ _Undo = tuple[Callable[..., None], tuple[Any, ...]]
 
 class StoredZnode:
     """One znode. `creations` counts the children ever created: the next sequence number, and with the number of
-    children left the cversion that a client sees. `stat` and `row` are made when asked for and kept until they
-    change."""
+    children left the cversion that a client sees. `extended` is not 0 for a container or TTL node: what a server stores
+    for it in the place of an owner, and shows to no client. `stat` and `row` are made when asked for and kept until
+    they change."""
 
     __slots__ = (
         "acl",
@@ -148,6 +149,7 @@ class StoredZnode:
         "ctime_ms",
         "czxid",
         "data",
+        "extended",
         "mtime_ms",
         "mzxid",
         "owner",
@@ -169,6 +171,7 @@ class StoredZnode:
         self.ctime_ms = self.mtime_ms = now_ms
         self.version = 0
         self.acl_version = 0
+        self.extended = 0
         self.creations = 0
         self.children: Few[str, None] = Few()
         self.stat: Stat | None = None
