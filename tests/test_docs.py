@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from controller.cli.bench import BENCHMARKS
+from controller.cli.main import COMMANDS
+from controller.scenarios.files import built_in
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "docker").rglob("*.md"))]
 RULE = re.compile(r"\|(\s*:?-+:?\s*\|)+")
@@ -148,3 +152,36 @@ def test_files_that_pages_and_docstrings_name_are_there() -> None:
 def test_a_file_that_was_merged_away_is_found() -> None:
     text = "`core/gone.py`, [gone.py](../controller/core/here.py), `here.py`, [here.py](here.py)"
     assert list(misnamed_files(text, frozenset({"here.py"}))) == ["gone.py", "gone.py"]
+
+
+NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)?::(test_\w+)`|`(tests/[\w/]+\.py)`")
+COMMAND = re.compile(r"`(?:\.venv/bin/)?camerlengo ([a-z]+)(?: ([a-z][a-z-]*))?")
+
+
+def missing_evidence(text: str) -> Iterator[str]:
+    """Tests and commands that a page names and that do not exist. `::test_x` is in the file that was named last."""
+    file = ""
+    for path, test, alone in NAMED_TEST.findall(text):
+        file = path or alone or file
+        source = ROOT / file
+        if not file or not source.is_file():
+            yield file or f"::{test}"
+        elif test and f"def {test}(" not in source.read_text(encoding="utf-8"):
+            yield f"{file}::{test}"
+    kinds = {"bench": BENCHMARKS, "simulate": [*built_in(), "swarm"], "chaos": built_in()}
+    for command, what in COMMAND.findall(text):
+        if command not in COMMANDS or (what and command in kinds and what not in kinds[command]):
+            yield f"camerlengo {command} {what}".rstrip()
+
+
+def test_the_tests_and_commands_that_the_sources_name_exist() -> None:
+    text = (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")
+    assert len(NAMED_TEST.findall(text)) > 60
+    assert [*missing_evidence(text)] == []
+
+
+def test_evidence_that_does_not_exist_is_found() -> None:
+    text = "`tests/test_docs.py::test_gone`, `::test_evidence_that_does_not_exist_is_found`, `tests/gone.py`,"
+    text += " `camerlengo fly`, `camerlengo bench gone`, `camerlengo bench timer --page X`"
+    expected = ["tests/test_docs.py::test_gone", "tests/gone.py", "camerlengo fly", "camerlengo bench gone"]
+    assert [*missing_evidence(text)] == expected

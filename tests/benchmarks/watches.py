@@ -42,6 +42,8 @@ TABLE = "watches"
 PARTITIONS = 100
 REPLICAS = 3
 LIMIT_MS = 600_000.0
+SETTLE_MS = 3_000.0
+"""Of virtual time, after which a change has been carried out; to look whether it has would take far longer."""
 WATCHES, MOST = "watches", "watches of one broker"
 DEATH, CREATION, REASSIGNMENT = "broker dies", f"topic of {PARTITIONS}", "reassignment"
 FIGURES = (WATCHES, MOST, DEATH, CREATION, REASSIGNMENT)
@@ -81,10 +83,10 @@ def _present(brokers: int, events: EventCount) -> Figures:
     replicas = min(REPLICAS, brokers)
 
     def fired(change: Callable[[], object]) -> int:
-        made.run_until_rest(LIMIT_MS)
+        made.run_for(SETTLE_MS)
         events.sessions, events.count = {*made.registered.values()}, 0
         change()
-        made.run_until_rest(LIMIT_MS)
+        made.run_for(SETTLE_MS)
         return events.count
 
     def create(topic: str) -> None:
@@ -101,7 +103,7 @@ def _present(brokers: int, events: EventCount) -> Figures:
         made.run_until(lambda: dead not in made.registered, LIMIT_MS)
 
     create("before")
-    made.run_until_rest(LIMIT_MS)
+    made.run_for(SETTLE_MS)
     held = [len(made.zookeeper.watched(session)) for session in made.registered.values()]
     figures = {WATCHES: sum(held), MOST: max(held), REASSIGNMENT: fired(reassign)}
     figures[CREATION] = fired(lambda: create("now"))
