@@ -29,6 +29,7 @@ BENCHMARKS = {  # with the line that --help shows
     "connections": "tens of thousands of connections with waiting fetches: memory, CPU, time until all are answered",
     "watches": "watches in ZooKeeper, and events for a change of the cluster, by the number of brokers",
     "testing": "a cluster inside a test's process: CPU of a start, recovery of a leader, what is left behind",
+    "peers": "clusters for tests side by side: this one, librdkafka's mock cluster and Tansu",
     "hostile": "attack three brokers with hostile requests while a probe measures",
 }
 CHECKOUT = Path(__file__).parents[2]

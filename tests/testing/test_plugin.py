@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -75,3 +76,10 @@ def test_the_entry_point_names_the_module_itself() -> None:
     """So that pytest loads it once, where `-p` names it too."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["project"]["entry-points"]["pytest11"] == {PLUGIN: PLUGIN}
+
+
+def test_the_readmes_test_passes(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (text,) = (block for block in blocks if "def test_records_survive_their_leader" in block)
+    result = run(tmp_path, text)
+    assert result.returncode == 0, result.stdout
