@@ -1,9 +1,9 @@
 """The ensemble that the in-memory ZooKeeper stands for: which of its servers run, who leads, what a death costs.
 
-All servers have one mind here, so what a client of the real thing notices is what is simulated: connections that break,
-perhaps with an answer in them, and a time without service until the others have elected, or for as long as they are too
-few. Data and sessions are kept, and each session has its whole timeout again when service is back, as a new leader
-grants it.
+Its servers share one database (for followers that lag, see `InMemoryZooKeeper.add_follower`, which these faults do not
+concern). What a client of a real ensemble notices is simulated: connections that break, perhaps with an answer in them,
+and a time without service until the others have elected, or for as long as they are too few. Data and sessions are
+kept, and each session has its whole timeout again when service is back, as a new leader grants it.
 """
 
 from __future__ import annotations
