@@ -132,7 +132,7 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages and benchmarks": (lines, 81_130),
+    "lines of the packages and benchmarks": (lines, 81_139),
     "files of the packages and benchmarks": (files, 304),
     "lines of the packages": (lambda: lines(PACKAGES), 73_827),
     "files of the packages": (lambda: files(PACKAGES), 284),

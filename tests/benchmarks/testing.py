@@ -17,9 +17,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from controller.cli.requirements import Need
 
 BROKERS = 3
 WARM = 20
@@ -35,6 +38,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_count(parser, "--kills", 50, "kills of a leader")
     add_count(parser, "--clusters", 1_000, "clusters in sequence", least=WARM + 1)
     add_output(parser)
+
+
+def needs(_arguments: argparse.Namespace) -> Iterable[Need]:
+    from controller.cli.requirements import CLIENTS
+
+    return CLIENTS
 
 
 def run(arguments: argparse.Namespace) -> int:

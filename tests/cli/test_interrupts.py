@@ -79,6 +79,7 @@ COMMAND_LINES: dict[str, tuple[list[str], list[Moment]]] = {
     "zookeeper": (["zookeeper"], [LAUNCHED[0], Moment("socket.connect", 2, always=True)]),
     "broker": (["broker", "--override", "zookeeper.connect=127.0.0.1:9", "--override", "broker.id=1"], []),
     "cluster": (["cluster"], [*LAUNCHED, Moment("subprocess.Popen", 4, always=True), Moment("socket.connect", 30)]),
+    "stop": (["stop"], []),
     "state": (["state", "--zookeeper", "127.0.0.1:9"], [Moment("socket.connect", 1, always=True)]),
     "explain": (["explain", "--zookeeper", "127.0.0.1:9"], [Moment("socket.connect", 1)]),
     "pause": (["pause", "--zookeeper", "127.0.0.1:9"], [Moment("socket.connect", 1)]),

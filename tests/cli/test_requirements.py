@@ -63,6 +63,7 @@ def ended(calls: list[list[str]], folder: Path, hidden: Sequence[str] = EXTRAS) 
 ALONE = {
     "broker": (["broker", "--override", "broker.rac=x"], 2),
     "list": (["list"], 0),
+    "stop": (["stop"], 3),
     "state": (["state", "--tree", TREE], 0),
     "explain": (["explain", "--tree", TREE], 0),
     "pause": (["pause"], 2),
@@ -71,6 +72,7 @@ ALONE = {
     "bench schemes": (["bench", "schemes", "--most", "1"], 2),
     "bench timer": (["bench", "timer", "--timers", "1"], 2),
     "bench purgatory": (["bench", "purgatory", "--rates", "0"], 2),
+    "bench watches": (["bench", "watches", "--sizes", "0"], 2),
 }
 """Commands that need nothing, as they are called here: words, and the status that they end with."""
 NEED_JAVA = {"analyze", "campaign", "chaos", "cluster", "whatif", "zookeeper"}
