@@ -117,7 +117,7 @@ def _accepts(port: int) -> bool:
 PEERS = {"camerlengo": camerlengo, "librdkafka": librdkafka, "tansu": tansu}
 
 
-class Client:
+class PeerClient:
     """What a test does with a cluster, through confluent-kafka."""
 
     def __init__(self, cluster: TestCluster) -> None:
@@ -163,7 +163,7 @@ class Client:
         return int(self.metadata(topic).topics[topic].partitions[0].leader)
 
 
-def survives(cluster: TestCluster, client: Client, topic: str, kill: int) -> bool:
+def survives(cluster: TestCluster, client: PeerClient, topic: str, kill: int) -> bool:
     """Whether an acknowledged record is read from another leader, and another one written, after a broker is killed."""
     assert cluster.kill is not None
     cluster.kill(kill)
@@ -182,7 +182,7 @@ def worker(peer: str) -> dict[str, Any]:
 
     imported = time.perf_counter()
     with PEERS[peer]() as cluster:
-        client = Client(cluster)
+        client = PeerClient(cluster)
         client.metadata()
         ready = time.perf_counter()
         created = client.create("orders") if peer != "librdkafka" else False
