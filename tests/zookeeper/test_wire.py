@@ -191,3 +191,16 @@ def test_a_step_names_its_request() -> None:
 def test_settings_that_make_no_server(settings: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ZooKeeperServer(**settings)  # type: ignore[arg-type]
+
+
+def test_a_client_that_reads_no_replies_is_read_no_further(server: ZooKeeperServer, client: KazooClient) -> None:
+    client.create("/big", bytes(900_000))
+    with socket.create_connection((server.host, server.port)) as greedy:
+        greedy.sendall(wire.frame(struct.pack(">iqiq", 0, 0, 10_000, 0), wire.buffer(bytes(16))))
+        ask = wire.frame(struct.pack(">ii", 1, OpCode.GET_DATA), string("/big"), b"\x00")
+        greedy.sendall(ask * 40)
+        eventually(lambda: any(one._full for one in server.connections), "its replies fill the socket")
+        greedy.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            greedy.sendall(bytes(64 << 20))
+        assert client.get("/big")[1].version == 0

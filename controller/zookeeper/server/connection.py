@@ -59,9 +59,13 @@ class ServedConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._full = True
+        if self._transport is not None:
+            self._transport.pause_reading()  # what a client sends that reads no replies stays in its socket
 
     def resume_writing(self) -> None:
         self._full = False
+        if self._transport is not None:
+            self._transport.resume_reading()
         self.work()
 
     def data_received(self, data: bytes) -> None:
