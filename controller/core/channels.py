@@ -82,6 +82,15 @@ class PeerConnection(Protocol):
         """Close; unanswered requests fail with PeerUnreachable, perhaps only after this has returned. Idempotent."""
 
 
+def ask_once(
+    connection: PeerConnection, api_key: int, api_version: int, body: bytes, timeout_ms: float
+) -> Future[bytes]:
+    """Send one request and close the connection once it is answered, or has failed. Never sent again."""
+    answer = connection.request(api_key, api_version, body, timeout_ms)
+    answer.on_done(connection.close)
+    return answer
+
+
 class ChannelConnection(Protocol):
     """A `PeerConnection` that is opened before the first request, whose requests may have two parts."""
 

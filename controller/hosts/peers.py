@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from controller.broker.settings import Address, address_text
 from controller.clock import Clock, Future, Timer
-from controller.core.channels import ControllerChannels, PeerError, PeerTimedOut, PeerUnreachable
+from controller.core.channels import ControllerChannels, PeerError, PeerTimedOut, PeerUnreachable, ask_once
 from controller.hosts.network import NetworkThread
 from controller.protocol.codec import ApiKey, RequestHeader, read_response_header, request_head, response_body
 from controller.protocol.errors import MalformedFrame, ProtocolError
@@ -40,10 +40,7 @@ class SocketPeers:
     def request(
         self, host: str, port: int, api_key: int, api_version: int, body: bytes, timeout_ms: float
     ) -> Future[bytes]:
-        connection = self.connect(host, port)
-        answer = connection.request(api_key, api_version, body, timeout_ms)
-        answer.on_done(connection.close)
-        return answer
+        return ask_once(self.connect(host, port), api_key, api_version, body, timeout_ms)
 
     def connect(self, host: str, port: int, client_id: str | None = None) -> SocketConnection:
         return SocketConnection(self.network, client_id or self._client_id, (host, port), self._dial(host, port))

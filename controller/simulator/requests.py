@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from controller.clock import Future, Timer
-from controller.core.channels import PeerTimedOut, PeerUnreachable
+from controller.core.channels import PeerTimedOut, PeerUnreachable, ask_once
 from controller.protocol import ApiKey, MalformedFrame, request_header, response_body
 from controller.simulator.network import Address, Network, SharedFrame, Socket
 from controller.simulator.process import Process, ProcessClock
@@ -225,10 +225,7 @@ class SimulatedPeers:
     def request(
         self, host: str, port: int, api_key: int, api_version: int, body: bytes, timeout_ms: float
     ) -> Future[bytes]:
-        connection = self.connect(host, port)
-        answer = connection.request(api_key, api_version, body, timeout_ms)
-        answer.on_done(connection.close)
-        return answer
+        return ask_once(self.connect(host, port), api_key, api_version, body, timeout_ms)
 
     def connect(self, host: str, port: int, client_id: str | None = None) -> BrokerConnection:
         connection = self._connect(_address(host, port))

@@ -12,7 +12,7 @@ from functools import partial
 
 from controller.broker.settings import Address
 from controller.clock import Clock, Future, Timer
-from controller.core.channels import PeerError, PeerTimedOut, PeerUnreachable
+from controller.core.channels import PeerError, PeerTimedOut, PeerUnreachable, ask_once
 from controller.hosts.peers import SocketConnection, SocketPeers
 from controller.simulator.process import Process
 
@@ -153,10 +153,7 @@ class FaultyPeers:
     def request(
         self, host: str, port: int, api_key: int, api_version: int, body: bytes, timeout_ms: float
     ) -> Future[bytes]:
-        connection = self.connect(host, port)
-        answer = connection.request(api_key, api_version, body, timeout_ms)
-        answer.on_done(connection.close)
-        return answer
+        return ask_once(self.connect(host, port), api_key, api_version, body, timeout_ms)
 
     def connect(self, host: str, port: int, client_id: str | None = None) -> FaultyConnection:
         inner = self._inner.connect(host, port, client_id)
