@@ -123,8 +123,8 @@ class BrokerControl:
     # -- its links
 
     def partition_from(self, other: int | Literal["zookeeper"]) -> None:
-        """Cut the link to another broker, both ways, or to ZooKeeper, until `heal`. Nothing is refused: messages get
-        lost, so that requests time out."""
+        """Cut the link to another broker, both ways, or to ZooKeeper, until `heal`. Nothing is refused: messages
+        wait for the end of the cut, so that requests time out."""
 
         def cut() -> None:
             if other == "zookeeper":

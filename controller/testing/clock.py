@@ -8,6 +8,7 @@ not expire only because much time passes at once. Threads of clients do not see 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 
@@ -71,7 +72,8 @@ class ClusterClock:
 
     def advance(self, ms: float) -> None:
         """Let `ms` milliseconds pass at once for the brokers and ZooKeeper; everything that is due meanwhile happens
-        in its order. The clients' time is the machine's, and does not move. Raises ValueError for less than 0."""
-        if ms < 0:
-            raise ValueError(f"advance by {ms} ms: expected 0 or more")
+        in its order. The clients' time is the machine's, and does not move. Raises ValueError for less than 0, infinity
+        and NaN."""
+        if not 0 <= ms < math.inf:
+            raise ValueError(f"advance by {ms} ms: expected 0 or more, and finite")
         self._advance(ms)

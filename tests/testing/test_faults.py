@@ -235,3 +235,5 @@ def test_much_time_passes_at_once_and_no_session_expires(kafka: Kafka) -> None:
     assert "lost its ZooKeeper session" not in kafka.timeline()
     with pytest.raises(ValueError, match="advance by -1 ms"):
         kafka.clock.advance(-1)
+    with pytest.raises(ValueError, match="finite"):
+        kafka.clock.advance(float("inf"))
