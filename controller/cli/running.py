@@ -33,7 +33,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
-    """A broker's process. `place`: its announcement, which this program has open until `file` is closed."""
+    """A broker's process. `file`: its announcement, which is open until the caller closes it."""
 
     pid: int
     broker_id: int
