@@ -42,6 +42,8 @@ TABLE = "watches"
 PARTITIONS = 100
 REPLICAS = 3
 LIMIT_MS = 600_000.0
+LOOK_MS = 1_000.0
+"""Between two looks at the cluster's state: at each event, as `Simulation.run_until` looks, they would cost the most."""
 SETTLE_MS = 3_000.0
 """Of virtual time, after which a change has been carried out; to look whether it has would take far longer."""
 WATCHES, MOST = "watches", "watches of one broker"
@@ -79,7 +81,7 @@ def present(brokers: int) -> Figures:
 
 def _present(brokers: int, events: EventCount) -> Figures:
     made = Simulation(brokers, seed=1, session_timeout_ms=6_000)
-    made.run_until(lambda: len(made.registered) == brokers, LIMIT_MS)
+    wait(made, lambda: len(made.registered) == brokers)
     replicas = min(REPLICAS, brokers)
 
     def fired(change: Callable[[], object]) -> int:
@@ -100,7 +102,7 @@ def _present(brokers: int, events: EventCount) -> Figures:
     def kill() -> None:
         dead = max(broker for broker in made.running if broker != made.controller)
         made.kill(dead)
-        made.run_until(lambda: dead not in made.registered, LIMIT_MS)
+        wait(made, lambda: dead not in made.registered)
 
     create("before")
     made.run_for(SETTLE_MS)
@@ -109,6 +111,14 @@ def _present(brokers: int, events: EventCount) -> Figures:
     figures[CREATION] = fired(lambda: create("now"))
     figures[DEATH] = fired(kill) if brokers > 1 else 0
     return figures
+
+
+def wait(made: Simulation, holds: Callable[[], bool]) -> None:
+    """Turn the clock until the condition holds. Raises AssertionError if it does not within LIMIT_MS of virtual time."""
+    limit_ms = made.now_ms + LIMIT_MS
+    while not holds():
+        assert made.now_ms < limit_ms, f"not within {LIMIT_MS:,.0f} ms of virtual time"
+        made.run_for(LOOK_MS)
 
 
 def old(brokers: int) -> Figures:
