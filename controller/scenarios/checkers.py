@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from controller.trace import (
     ControllerElected,
@@ -23,6 +23,9 @@ from controller.trace import (
     RequestSent,
 )
 from controller.trace_records import TraceRecord
+
+if TYPE_CHECKING:
+    from controller.scenarios.host import PartitionView
 
 Violated = Callable[[str, Sequence[int], str], None]
 OnEvent = Callable[[float, int, Any], None]
@@ -365,6 +368,38 @@ def _rightful(state: PartitionStateWritten) -> int | None:
 
 
 # -- a merged trace, after the run
+
+Key = tuple[str, int]
+"""A topic and the number of a partition."""
+V = TypeVar("V")
+
+
+def metadata_differences(shown: Mapping[Key, V], held: Mapping[Key, V]) -> Iterator[str]:
+    """(7) Yield the partitions whose state in a broker's metadata is not the one that ZooKeeper holds.
+
+    A value is what the host can observe of a state, in a form in which states that agree are equal.
+    """
+    for key in sorted(shown.keys() | held.keys()):
+        if shown.get(key) != held.get(key):
+            yield f"{key[0]}-{key[1]}: it shows {_said(shown.get(key))}, ZooKeeper {_said(held.get(key))}"
+
+
+def _said(value: object) -> str:
+    return "nothing" if value is None else str(value)
+
+
+def leaderless(held: Mapping[Key, PartitionView], serves: Callable[[int, str, int], bool]) -> Iterator[str]:
+    """(8) Yield the partitions that have no live leader, though a live replica is in the ISR.
+
+    `serves` returns whether a broker is live and its replica of a partition can be used.
+    """
+    for (topic, partition), state in held.items():
+        if serves(state.leader, topic, partition):
+            continue
+        able = [one for one in state.assignment if one in state.isr and serves(one, topic, partition)]
+        if able:
+            rightful = f"{able[0]} is live and in the ISR {list(state.isr)}"
+            yield f"{topic}-{partition}: leader {state.leader}, though {rightful}"
 
 
 def feed(checker: Checker, records: Sequence[TraceRecord]) -> None:

@@ -8,7 +8,7 @@ in `checkers.py`, which this module feeds with the merged trace. The numbers in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,12 +16,15 @@ from controller.scenarios.checkers import (
     Checker,
     ElectionOrder,
     EpochWriters,
+    Key,
     RequestOrder,
     StateSoundness,
     TermEnds,
     Violated,
     feed,
     histories,
+    leaderless,
+    metadata_differences,
 )
 from controller.scenarios.failovers import Failover
 from controller.scenarios.host import PartitionView, Snapshot, TopicSpec
@@ -109,17 +112,9 @@ def _disagreeing(snapshot: Snapshot) -> Iterator[str]:
     for node in snapshot.registered:
         if node not in snapshot.metadata:
             yield f"broker {node} is registered and gave no metadata"
+    held = _comparable(snapshot.partitions)
     for node, views in sorted(snapshot.metadata.items()):
-        for key, state in sorted(snapshot.partitions.items()):
-            view = views.get(key)
-            if view is None or _comparable(view) != _comparable(state):
-                shown = "nothing" if view is None else f"leader {view.leader}, ISR {list(view.isr)}"
-                yield (
-                    f"{key[0]}-{key[1]}: broker {node} shows {shown}; ZooKeeper leader {state.leader},"
-                    f" ISR {list(state.isr)}"
-                )
-        for topic, partition in sorted(views.keys() - snapshot.partitions.keys()):
-            yield f"{topic}-{partition}: broker {node} shows it, ZooKeeper does not have it"
+        yield from (f"broker {node}: {one}" for one in metadata_differences(_comparable(views), held))
 
 
 def disagreement(snapshot: Snapshot) -> str | None:
@@ -127,8 +122,12 @@ def disagreement(snapshot: Snapshot) -> str | None:
     return next(_disagreeing(snapshot), None)
 
 
-def _comparable(view: PartitionView) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    return view.leader, tuple(sorted(view.isr)), tuple(sorted(view.assignment))
+def _comparable(views: Mapping[Key, PartitionView]) -> dict[Key, str]:
+    """What a metadata response says of a partition; the order of its ISR and of its replicas means nothing."""
+    return {
+        key: f"leader {view.leader}, ISR {sorted(view.isr)}, replicas {sorted(view.assignment)}"
+        for key, view in views.items()
+    }
 
 
 def converged(evidence: Evidence) -> Finding:
@@ -147,13 +146,7 @@ def _unconverged(evidence: Evidence, snapshot: Snapshot) -> Iterator[str]:
         for partition in range(topic.partitions):
             if (topic.name, partition) not in snapshot.partitions:
                 yield f"{topic.name}-{partition} was created and has no state"
-    for (name, partition), state in sorted(snapshot.partitions.items()):
-        candidates = [replica for replica in state.assignment if replica in live and replica in state.isr]
-        if candidates and state.leader not in live:
-            yield (
-                f"{name}-{partition}: leader {state.leader}, though {candidates[0]} is live and in the ISR"
-                f" {list(state.isr)}"
-            )
+    yield from leaderless(snapshot.partitions, lambda broker, _topic, _partition: broker in live)
 
 
 def recovered(evidence: Evidence) -> Finding:

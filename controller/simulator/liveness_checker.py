@@ -17,6 +17,7 @@ from controller.core.context import NO_STATE
 from controller.core.handlers.failover import WATCHED_NODES, WATCHED_PARENTS, is_watched_in_term
 from controller.core.leadership import epoch_in
 from controller.protocol.codec import control_versions
+from controller.scenarios.checkers import leaderless, metadata_differences
 from controller.scenarios.host import PartitionView
 from controller.simulator.administrator import Administrator
 from controller.simulator.broker_process import SimulatedBroker
@@ -157,14 +158,17 @@ def _led(checker: LivenessChecker) -> Iterator[Unmet]:
             there = any(checker.serves(replica, name, partition) for replica in replicas)
             if there and checker.zookeeper.row(paths.partition_state(name, partition)) is None:
                 yield Unmet("converged", (), f"{name}-{partition} has no state")
-    for (name, partition), state in checker.partitions().items():
-        if checker.zookeeper.row(paths.delete_topic(name)) is not None:
-            continue
+    staying = {
+        key: state
+        for key, state in checker.partitions().items()
+        if checker.zookeeper.row(paths.delete_topic(key[0])) is None
+    }
+    for problem in leaderless(staying, checker.serves):
+        yield Unmet("converged", (), problem)
+    for (name, partition), state in staying.items():
         live = [replica for replica in state.assignment if checker.serves(replica, name, partition)]
-        where = f"{name}-{partition}: leader {state.leader}, ISR {list(state.isr)}, live {live}"
-        if any(replica in state.isr for replica in live) and state.leader not in live:
-            yield Unmet("converged", (), f"{where}: it could be led")
-        elif state.leader in live and any(replica not in state.isr for replica in live):
+        if state.leader in live and any(replica not in state.isr for replica in live):
+            where = f"{name}-{partition}: leader {state.leader}, ISR {list(state.isr)}, live {live}"
             yield Unmet("converged", (state.leader,), f"{where}: its ISR could be larger")
 
 
@@ -272,6 +276,7 @@ def _metadata_agrees(checker: LivenessChecker) -> Iterator[Unmet]:
     dead broker is not compared: a new controller sends no broker its state, and neither does Kafka's."""
     going = checker.zookeeper.children(paths.DELETE_TOPICS) or ()
     held = {key: state for key, state in checker.partitions().items() if key[0] not in going}
+    expected = {key: (state.leader, state.isr, state.leader_epoch) for key, state in held.items()}
     for node in checker.core:
         inside = checker.node(node)
         assert inside is not None
@@ -292,13 +297,8 @@ def _metadata_agrees(checker: LivenessChecker) -> Iterator[Unmet]:
             if topic not in going
             for number, state in states.items()
         }
-        for key in sorted(shown.keys() | held.keys()):
-            state = held.get(key)
-            expected = None if state is None else (state.leader, state.isr, state.leader_epoch)
-            if shown.get(key) != expected:
-                yield Unmet(
-                    "metadata-agrees", (node,), f"{key[0]}-{key[1]}: it shows {shown.get(key)}, ZooKeeper {expected}"
-                )
+        for problem in metadata_differences(shown, expected):
+            yield Unmet("metadata-agrees", (node,), problem)
         yield from _roles_agree(checker, node, inside, held)
 
 

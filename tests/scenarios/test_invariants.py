@@ -73,7 +73,7 @@ LEADERLESS = PartitionView(leader=-1, isr=(2, 3), assignment=(1, 2, 3))
         ("metadata-agrees", "leader 3", _snapshot(metadata={2: {("t", 0): VIEW}, 3: {("t", 0): OTHER_LEADER}})),
         ("metadata-agrees", "nothing", _snapshot(metadata={2: {("t", 0): VIEW}, 3: {}})),
         ("metadata-agrees", "no metadata", _snapshot(metadata={2: {("t", 0): VIEW}})),
-        ("metadata-agrees", "does not have", _snapshot(
+        ("metadata-agrees", "ZooKeeper nothing", _snapshot(
             metadata={2: {("t", 0): VIEW}, 3: {("t", 0): VIEW, ("u", 0): VIEW}})),
         ("converged", "the controller is -1", _snapshot(controller=-1)),
         ("converged", "has no state", _snapshot(partitions={})),
