@@ -43,7 +43,7 @@ PARTITIONS = 100
 REPLICAS = 3
 LIMIT_MS = 600_000.0
 LOOK_MS = 1_000.0
-"""Between two looks at the cluster's state: at each event, as `Simulation.run_until` looks, they would cost the most."""
+"""Between two looks at the cluster's state: at each event, as in `Simulation.run_until`, they would cost the most."""
 SETTLE_MS = 3_000.0
 """Of virtual time, after which a change has been carried out; to look whether it has would take far longer."""
 WATCHES, MOST = "watches", "watches of one broker"
@@ -114,7 +114,7 @@ def _present(brokers: int, events: EventCount) -> Figures:
 
 
 def wait(made: Simulation, holds: Callable[[], bool]) -> None:
-    """Turn the clock until the condition holds. Raises AssertionError if it does not within LIMIT_MS of virtual time."""
+    """Turn the clock until the condition holds. Raises AssertionError after LIMIT_MS of virtual time."""
     limit_ms = made.now_ms + LIMIT_MS
     while not holds():
         assert made.now_ms < limit_ms, f"not within {LIMIT_MS:,.0f} ms of virtual time"
