@@ -11,7 +11,7 @@
 `fake_kazoo` returns a `kazoo.client.KazooClient`. kazoo itself is unchanged: its connection thread, its serialization,
 its order of state changes and callbacks, and its recipes. Only what kazoo's handler makes of the operating system is
 replaced: connections, the pipe that wakes the connection thread, and the wait for both. Behind a connection stands the
-in-memory ZooKeeper that the simulator uses, on the machine's clock.
+server that `ZooKeeperServer` serves over TCP, in the same process and without a thread of its own.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 
 from controller.clock import VirtualClock
-from controller.zookeeper.memory.server import InMemoryZooKeeper
-from controller.zookeeper.memory.wire import WireConnection
+from controller.zookeeper.memory.database import END, ServerPipe
 from controller.zookeeper.row_writes import REQUEST_BYTES_MAX
+from controller.zookeeper.server.connection import ServedConnection
+from controller.zookeeper.server.core import ZooKeeperCore
 
 T = TypeVar("T")
 
@@ -36,6 +37,8 @@ TICK_MS = 100
 """The server's tick: a session ends at most so long after its timeout."""
 LONGEST_SESSION_MS = 60_000
 """The longest session timeout that the server grants."""
+_CLIENT = ("127.0.0.1", 0)
+"""The address of every client."""
 
 
 class FakeZooKeeper:
@@ -53,27 +56,24 @@ class FakeZooKeeper:
         self._changed = threading.Condition()
         self._began_s = time.monotonic()
         self._clock = VirtualClock(epoch_ms=time.time_ns() // 1_000_000)
-        self._max_request_bytes = max_request_bytes
-        self._model = InMemoryZooKeeper(
+        self._core = ZooKeeperCore(
             self._clock,
             tick_ms=tick_ms,
             max_session_timeout_ms=max(LONGEST_SESSION_MS, 2 * tick_ms),
             max_request_bytes=max_request_bytes,
         )
+        self._core.start()
 
     # For assertions.
 
     def sessions(self) -> tuple[int, ...]:
         """The ids of the sessions that are alive, oldest first."""
-        return self.call(self._model.sessions)
+        return self.call(lambda: tuple(self._core.sessions))
 
     def paths(self) -> tuple[str, ...]:
         """The paths of all znodes but ZooKeeper's own, sorted."""
-        return tuple(
-            row.path
-            for row in self.call(self._model.rows)
-            if row.path != "/" and not f"{row.path}/".startswith("/zookeeper/")
-        )
+        paths = self.call(lambda: sorted(self._core.processor.tree.nodes))
+        return tuple(path for path in paths if path != "/" and not f"{path}/".startswith("/zookeeper/"))
 
     # Faults.
 
@@ -89,9 +89,9 @@ class FakeZooKeeper:
 
         def expire() -> None:
             session = transport.session or client._session_id
-            if session not in self._model.sessions():
+            if session not in self._core.sessions:
                 raise ValueError(f"the client has no session to expire, got session id {session}")
-            self._model.expire(session)
+            self._core.expire(session)
 
         self.call(expire)
 
@@ -140,17 +140,17 @@ class FakeZooKeeper:
         def lose() -> None:
             transport.losing = applied
             if transport.connection is not None:
-                transport.connection.link.losing = applied
+                transport.connection.served.losing = applied
 
         self.call(lose)
 
     def stop(self) -> None:
         """Stop the server: all connections break, new ones are refused, no session ends meanwhile."""
-        self.call(self._model.stop)
+        self.call(self._core.stop)
 
     def start(self) -> None:
         """Start the server again after `stop`, with its data and its sessions."""
-        self.call(self._model.start)
+        self.call(self._core.start)
 
     def _transport(self, client: Any) -> Transport:
         transport = getattr(getattr(client, "handler", None), "transport", None)
@@ -199,11 +199,64 @@ class FakeZooKeeper:
         if due_ms is not None and due_ms <= now_ms:
             self._changed.notify_all()
 
-    def open(self, stream: ClientStream) -> WireConnection:
-        """The server's end of a new connection, within `call`. ConnectionRefusedError while the server is stopped."""
-        if not self._model.running:
+    def open(self, stream: ClientStream) -> _Link:
+        """Connect a client's end, within `call`. ConnectionRefusedError while the server is stopped."""
+        if not self._core.running:
             raise ConnectionRefusedError("the in-memory ZooKeeper is stopped")
-        return WireConnection(self._model, stream.deliver, stream.end, self._max_request_bytes)
+        return _Link(self._clock, self._core, stream)
+
+
+class _Link:
+    """A connection in memory: a pipe each way, the server's end, and the transport that the server's end writes to."""
+
+    def __init__(self, clock: VirtualClock, core: ZooKeeperCore, stream: ClientStream) -> None:
+        self._clock = clock
+        self._stream = stream
+        self._lost = False
+        self.to_server = ServerPipe(clock, None, self._at_server)
+        self.to_client = ServerPipe(clock, None, self._at_client)
+        self.served = ServedConnection(core)
+        self.served.opened(self, _CLIENT)
+
+    def leave(self) -> None:
+        """The client has closed its end. The server notices when what was sent before has arrived."""
+        self.to_client.close()
+        self.to_server.send(END)
+
+    def reset(self) -> None:
+        """Break the connection: what is under way is lost, and both ends notice at once."""
+        self.to_server.close()
+        self.to_client.close()
+        self.served.abort()
+        self._stream.end()
+
+    def _at_server(self, message: Any) -> None:
+        if message is END:
+            self._lose()
+        elif not self._lost:
+            self.served.data_received(message)
+
+    def _at_client(self, message: Any) -> None:
+        if message is END:
+            self._stream.end()
+        else:
+            self._stream.deliver(message)
+
+    def _lose(self) -> None:
+        if not self._lost:
+            self._lost = True
+            self.served.connection_lost(None)
+
+    # As an asyncio.WriteTransport.
+
+    def write(self, data: bytes) -> None:
+        self.to_client.send(data)
+
+    def close(self) -> None:
+        self.to_client.send(END)
+        self._clock.call_later(0.0, self._lose)
+
+    abort = close
 
 
 class ClientStream:
@@ -290,16 +343,16 @@ class Transport:
 
     def __init__(self, zookeeper: FakeZooKeeper) -> None:
         self.zookeeper = zookeeper
-        self.connection: WireConnection | None = None
+        self.connection: _Link | None = None
         self.refused = False
         self.losing: bool | None = None
         self._cut = (False, False)
-        self._left_behind: list[WireConnection] = []
+        self._left_behind: list[_Link] = []
 
     @property
     def session(self) -> int:
         """The session of the open connection, or 0."""
-        return 0 if self.connection is None else self.connection.session
+        return 0 if self.connection is None else self.connection.served.session_id
 
     def create_connection(self, address: tuple[str, int], **_options: Any) -> ClientStream:
         """As kazoo's handlers: OSError if there is no connection to be had. TLS options are ignored."""
@@ -310,23 +363,23 @@ class Transport:
             raise ConnectionRefusedError("the in-memory ZooKeeper can't be reached by this client")
         stream = ClientStream(self.zookeeper, address)
         connection = self.zookeeper.open(stream)
-        connection.link.losing = self.losing
+        connection.served.losing = self.losing
         self.connection = connection
-        stream.on_send = connection.received
+        stream.on_send = connection.to_server.send
 
         def close() -> None:
             if any(self._cut):
                 self._left_behind.append(connection)
-            connection.broken()
+            connection.leave()
             self._forget(connection)
 
         stream.on_close = close
         return stream
 
-    def _forget(self, connection: WireConnection) -> None:
+    def _forget(self, connection: _Link) -> None:
         if self.connection is connection:
             self.connection = None
-            self.losing = connection.link.losing
+            self.losing = connection.served.losing
 
     def create_socket_pair(self) -> tuple[ClientStream, ClientStream]:
         """Two streams: what is sent into the second is read from the first, as kazoo uses them."""
@@ -360,15 +413,15 @@ class Transport:
         self._cut = (self._cut[0] or to_server, self._cut[1] or to_client)
         if self.connection is not None:
             if to_server:
-                self.connection.link.to_server.cut()
+                self.connection.to_server.cut()
             if to_client:
-                self.connection.link.to_client.cut()
+                self.connection.to_client.cut()
 
     def heal(self) -> None:
         self._cut = (False, False)
         for connection in (*self._left_behind, *([] if self.connection is None else [self.connection])):
-            connection.link.to_server.heal()
-            connection.link.to_client.heal()
+            connection.to_server.heal()
+            connection.to_client.heal()
         self._left_behind.clear()
 
 

@@ -61,9 +61,7 @@ INT = Struct("!i")
 MULTI_HEADER = Struct("!iBi")
 STAT = Struct("!qqqqiiiqiiq")
 LONG = Struct("!q")
-REQUEST_HEADER, REPLY_HEADER = Struct("!ii"), Struct("!iqi")
-CONNECT_REQUEST, CONNECT_RESPONSE = Struct("!iqiq"), Struct("!iiq")
-"""Up to the password, which follows in both."""
+REPLY_HEADER = Struct("!iqi")
 END = MULTI_HEADER.pack(-1, 1, -1)
 """Behind the last operation of a multi, and behind the last of its results."""
 

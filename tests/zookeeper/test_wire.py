@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 
 from controller.zookeeper.embedded import EmbeddedZooKeeper, four_letter_word
-from controller.zookeeper.jute import INT, string
+from controller.zookeeper.jute import INT, acl_entries, buffer, string
 from controller.zookeeper.operations import OPEN_ACL
 from controller.zookeeper.server import wire
 from controller.zookeeper.server.server import ZooKeeperServer
@@ -71,7 +71,7 @@ def test_a_frame_of_no_size_ends_its_connection(server: ZooKeeperServer, size: i
 
 def test_a_client_from_the_future_is_sent_away(server: ZooKeeperServer) -> None:
     with socket.create_connection((server.host, server.port), timeout=10) as connection:
-        connection.sendall(wire.frame(struct.pack("!iqiq", 0, 1 << 40, 1_000, 0), wire.buffer(bytes(16)), b"\0"))
+        connection.sendall(wire.frame(struct.pack("!iqiq", 0, 1 << 40, 1_000, 0), buffer(bytes(16)), b"\0"))
         assert connection.recv(1) == b""
 
 
@@ -87,7 +87,7 @@ def test_a_wrong_password_gets_no_session(server: ZooKeeperServer) -> None:
 def test_abandoned_containers_and_ttl_nodes_are_deleted(server: ZooKeeperServer, client: KazooClient) -> None:
     raw = RawClient(server.connect_string)
     raw.renew()
-    created = wire.buffer(b"") + wire.acl(OPEN_ACL)
+    created = buffer(b"") + acl_entries(OPEN_ACL)
     for operation, path, rest in (
         (OpCode.CREATE_CONTAINER, "/used", INT.pack(4)),
         (OpCode.CREATE_CONTAINER, "/unused", INT.pack(4)),
@@ -196,10 +196,10 @@ def test_settings_that_make_no_server(settings: dict[str, int], message: str) ->
 def test_a_client_that_reads_no_replies_is_read_no_further(server: ZooKeeperServer, client: KazooClient) -> None:
     client.create("/big", bytes(900_000))
     with socket.create_connection((server.host, server.port)) as greedy:
-        greedy.sendall(wire.frame(struct.pack(">iqiq", 0, 0, 10_000, 0), wire.buffer(bytes(16))))
+        greedy.sendall(wire.frame(struct.pack(">iqiq", 0, 0, 10_000, 0), buffer(bytes(16))))
         ask = wire.frame(struct.pack(">ii", 1, OpCode.GET_DATA), string("/big"), b"\x00")
         greedy.sendall(ask * 40)
-        eventually(lambda: any(one._full for one in server.connections), "its replies fill the socket")
+        eventually(lambda: any(one._full for one in server.core.connections), "its replies fill the socket")
         greedy.settimeout(0.5)
         with pytest.raises(TimeoutError):
             greedy.sendall(bytes(64 << 20))

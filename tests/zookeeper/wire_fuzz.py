@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.zookeeper.embedded import EmbeddedZooKeeper
-from controller.zookeeper.jute import END, INT, MULTI_HEADER, STAT, string
+from controller.zookeeper.jute import END, INT, MULTI_HEADER, STAT, acl_entries, buffer, string, strings
 from controller.zookeeper.memory.database import digest_id
 from controller.zookeeper.operations import ACL, OPEN_ACL, PERM_ALL, PERM_CREATE, PERM_READ, PERM_WRITE, Stat
 from controller.zookeeper.server import wire
@@ -71,7 +71,7 @@ class RawClient:
         self._socket = socket.create_connection(self._address, timeout=_DEADLINE_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         head = INT.pack(0) + _LONG.pack(0) + INT.pack(_TIMEOUT_MS) + _LONG.pack(self.session)
-        self._socket.sendall(wire.frame(head, wire.buffer(self._password), b"\0"))
+        self._socket.sendall(wire.frame(head, buffer(self._password), b"\0"))
         answer = self.frame()
         assert answer is not None, "no answer to a connect request"
         record = RecordReader(answer)
@@ -142,13 +142,13 @@ class HistoryMaker:
         return [self.path() for _ in range(self.draw.randrange(3))]
 
     def data(self) -> bytes:
-        return wire.buffer(self.draw.choice([None, b"", b"1", b"two"]))
+        return buffer(self.draw.choice([None, b"", b"1", b"two"]))
 
     def version(self) -> bytes:
         return INT.pack(self.draw.choice([-1, -1, 0, 0, 1, 2]))
 
     def acl(self) -> bytes:
-        return wire.acl(self.draw.choice(ACLS))
+        return acl_entries(self.draw.choice(ACLS))
 
     def flag(self) -> bytes:
         return bytes([self.draw.random() < 0.5])
@@ -191,7 +191,7 @@ class HistoryMaker:
             return operation, path + self.acl() + self.version()
         if operation == OpCode.AUTH:
             scheme, credential = draw.choice([("digest", f"u{draw.randrange(2)}:p")] * 8 + [("unknown", "x")])
-            return operation, INT.pack(0) + string(scheme) + wire.buffer(credential.encode())
+            return operation, INT.pack(0) + string(scheme) + buffer(credential.encode())
         if operation in (OpCode.ADD_WATCH, OpCode.CHECK_WATCHES, OpCode.REMOVE_WATCHES):
             kinds_of: dict[int, list[int]] = {OpCode.ADD_WATCH: [0, 1]}
             return operation, path + INT.pack(draw.choice(kinds_of.get(operation, [1, 2, 3])))
@@ -213,7 +213,7 @@ class HistoryMaker:
         operation, body = self.request()
         if operation in (OpCode.SET_WATCHES, OpCode.SET_WATCHES2):
             vectors = 3 if operation == OpCode.SET_WATCHES else 5
-            body = b"".join(wire.texts(self.paths()) for _ in range(vectors))
+            body = b"".join(strings(self.paths()) for _ in range(vectors))
             return WireStep(client, operation, body, draw.randrange(6))
         if chance < 0.08 and operation in (OpCode.EXISTS, OpCode.GET_DATA, OpCode.CREATE, OpCode.SET_DATA):
             body = body[: draw.randrange(4)]
@@ -230,7 +230,7 @@ class WireReplay:
         for number, client in enumerate(self.clients):
             client.renew()
             self.owners[client.session] = f"client {number}, session 0"
-        self.clients[0].send(OpCode.CREATE2, string(root) + wire.buffer(b"") + wire.acl(OPEN_ACL) + INT.pack(0))
+        self.clients[0].send(OpCode.CREATE2, string(root) + buffer(b"") + acl_entries(OPEN_ACL) + INT.pack(0))
         frame = self.clients[0].frame()
         assert frame is not None
         self.base = self.zxid = RecordReader(frame, 4).long()

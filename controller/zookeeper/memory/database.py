@@ -20,7 +20,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -84,12 +84,8 @@ class ClientIdentity:
                 raise ValueError(f"auth scheme {scheme!r}: the in-memory server knows only digest")
         self.ids: tuple[str, ...] = ()
         for _, credential in auth:
-            self.add_digest(credential)
+            self.ids += (digest_id(credential),)
         self.default_acl = OPEN_ACL if default_acl is None else default_acl
-
-    def add_digest(self, credential: str) -> None:
-        """Adds the id of "user:password" to those that are proven. ValueError without the colon."""
-        self.ids += (digest_id(credential),)
 
     def may(self, acl: tuple[ACL, ...], permission: int) -> bool:
         if acl is OPEN_ACL:
@@ -257,10 +253,6 @@ class DataTree:
         """Every znode, sorted by path."""
         for path in sorted(self.nodes):
             yield self.nodes[path].read_row()
-
-    def existing(self, path: str) -> StoredZnode:
-        """The znode at `path`. Raises NoNode."""
-        return self._existing(path, path)
 
     def _existing(self, path: str, asked: str) -> StoredZnode:
         """The node at `path`, for the operation on `asked`, which is what the error names."""
@@ -452,15 +444,6 @@ class WatchTable(Generic[W]):
 
     def paths_of(self, watcher: W) -> frozenset[str]:
         return frozenset(self._paths.get(watcher, ()))
-
-
-class LinkEnd(Protocol):
-    """Receives what a server sends to one client: answered requests, watch events and `END`. `follower` is the server
-    that answers the next connection, None for the leader."""
-
-    follower: Follower | None
-
-    def receive(self, message: LinkRequest | WatchEvent | object) -> None: ...
 
 
 END: Final = object()

@@ -35,12 +35,10 @@ from controller.zookeeper.memory.database import (
     ClientLink,
     Database,
     Latency,
-    LinkEnd,
     LinkRequest,
 )
 from controller.zookeeper.memory.followers import Follower
 from controller.zookeeper.memory.session import ClientSession, NoListener
-from controller.zookeeper.memory.single_requests import SET_ACL, WRITE, single_requests
 from controller.zookeeper.operations import (
     ACL,
     BATCH,
@@ -261,7 +259,6 @@ class InMemoryZooKeeper:
             MULTI: database.multi,
             SET_WATCHES: database.set_watches,
             WATCH: database.watch,
-            **single_requests(database),
         }
 
     def connect(
@@ -415,7 +412,7 @@ class InMemoryZooKeeper:
 
     # The clients' side of a link.
 
-    def open_link(self, connection: LinkEnd, latency: Latency | None, identity: ClientIdentity) -> ClientLink:
+    def open_link(self, connection: ClientSession, latency: Latency | None, identity: ClientIdentity) -> ClientLink:
         link = ClientLink(self._clock, latency, self._receive, connection.receive, identity)
         link.follower = connection.follower
         return link
@@ -458,7 +455,7 @@ class InMemoryZooKeeper:
 
     def _answer(self, link: ClientLink, request: LinkRequest) -> None:
         losing: bool | None = None
-        if request.operation in _WRITES:
+        if request.operation == MULTI:
             losing, link.losing = link.losing, None
         if losing is False or _size(link, request) > self._max_request_bytes:
             self._drop_link(link)
@@ -470,7 +467,7 @@ class InMemoryZooKeeper:
         except ZooKeeperError as error:
             request.error = error
         else:
-            if request.operation in (MULTI, WRITE) and self._on_commit is not None:
+            if request.operation == MULTI and self._on_commit is not None:
                 self._on_commit(link.session, request.arguments)
         if losing:
             self._drop_link(link)
@@ -478,7 +475,7 @@ class InMemoryZooKeeper:
         if follower is None:
             request.zxid = self._database.zxid
         else:
-            if request.operation in _WRITES:
+            if request.operation == MULTI:
                 follower.catch_up()  # a follower answers a write when it has applied it
             request.zxid = self._sessions[link.session].seen_zxid = follower.database.zxid
         link.to_client.send(request)
@@ -551,9 +548,6 @@ class InMemoryZooKeeper:
         request.zxid = self._database.zxid
         link.to_client.send(request)
         self._drop_link(link)
-
-
-_WRITES = frozenset({MULTI, WRITE, SET_ACL})
 
 
 def _nothing(_link: ClientLink, _arguments: object) -> None:

@@ -1,6 +1,7 @@
-"""A ZooKeeper server in Python: the in-memory znode tree behind ZooKeeper's own protocol on TCP.
+"""A ZooKeeper server in Python: the in-memory znode tree behind ZooKeeper's own protocol.
 
-`server` has the sessions, the faults and the thread that serves; `connection` the framing; `requests` what each request
-does; `watches` the watches of all modes; `wire` the encoding; `identity` the access rules; `words` the four-letter
-words. docs/zookeeper-server.md is the guide.
+`core` has the sessions, the timers and the faults, without a thread or a socket; `server` serves a core over TCP, and
+`controller.zookeeper.fake_kazoo` to kazoo clients of the same process. `connection` has the framing; `requests` what
+each request does; `watches` the watches of all modes; `wire` the encoding; `identity` the access rules; `words` the
+four-letter words. docs/zookeeper-server.md is the guide.
 """

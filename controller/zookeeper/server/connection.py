@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
 
 from controller.zookeeper.jute import INT
 from controller.zookeeper.operations import ACL, PERM_READ, WatchKind, ZooKeeperError
@@ -15,26 +13,58 @@ from controller.zookeeper.server.wire import MalformedRecord, OpCode, RecordRead
 from controller.zookeeper.server.words import WORDS
 
 if TYPE_CHECKING:
-    from controller.zookeeper.server.server import ServerSession, ZooKeeperServer
+    from controller.zookeeper.server.core import ServerSession, ZooKeeperCore
 
 _HEADER_SIZE = 4
+_SESSION_IN_HANDSHAKE = 16
 _KNOWN = frozenset(int(code) for code in OpCode if code != OpCode.CHECK)
 """A check is known in a multi alone."""
 
 
-class ServedConnection(asyncio.Protocol):
-    """Serves requests in their order. Replies and events leave in the order in which they were made."""
+_WRITES: Final = frozenset(
+    {
+        OpCode.CREATE,
+        OpCode.CREATE2,
+        OpCode.CREATE_CONTAINER,
+        OpCode.CREATE_TTL,
+        OpCode.DELETE,
+        OpCode.SET_DATA,
+        OpCode.SET_ACL,
+        OpCode.MULTI,
+    }
+)
 
-    def __init__(self, server: ZooKeeperServer) -> None:
-        self.server = server
+
+class ByteTransport(Protocol):
+    """The host's side of a connection, as asyncio.WriteTransport: each call returns at once."""
+
+    def write(self, data: bytes, /) -> None: ...
+
+    def close(self) -> None:
+        """Close after what was written before. The host then calls `connection_lost`."""
+
+    def abort(self) -> None:
+        """Close now. The host then calls `connection_lost`, not within this call."""
+
+
+class ServedConnection:
+    """Serves requests in their order. Replies and events leave in the order in which they were made.
+
+    The host calls `opened` first, `data_received` with what arrives, in any pieces, and `connection_lost` last.
+    """
+
+    def __init__(self, core: ZooKeeperCore) -> None:
+        self.core = core
         self.session: ServerSession | None = None
         self.identity = ConnectionIdentity("127.0.0.1")
         self.peer = ("", 0)
         self.received = self.sent = 0
-        self.since_ms = time.time_ns() // 1_000_000
         self.losing: bool | None = None
+        """The reply to the next write is lost with the connection, after it was applied (True) or before (False)."""
         self.closing = False
-        self._transport: asyncio.Transport | None = None
+        self.waits_for_healing = False
+        """A partition holds back the handshake."""
+        self._transport: ByteTransport | None = None
         self._buffer = bytearray()
         self._out: list[bytes] = []
         self._flush_planned = False
@@ -45,27 +75,25 @@ class ServedConnection(asyncio.Protocol):
     def session_id(self) -> int:
         return 0 if self.session is None else self.session.id
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def opened(self, transport: ByteTransport, peer: tuple[str, int]) -> None:
+        """A client has connected, from `peer`: an IP address and a port."""
         self._transport = transport
-        self.peer = transport.get_extra_info("peername")[:2]
-        self.identity = ConnectionIdentity(self.peer[0].removeprefix("::ffff:"))
-        self.server.connections[self] = None
+        self.peer = peer
+        self.identity = ConnectionIdentity(peer[0].removeprefix("::ffff:"))
+        if not self.core.opened(self):
+            self.abort()
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.closing = True
         self._transport = None
-        self.server.connection_ended(self)
+        self.core.connection_ended(self)
 
     def pause_writing(self) -> None:
+        """Serve no further request before `resume_writing`: the client does not read its replies."""
         self._full = True
-        if self._transport is not None:
-            self._transport.pause_reading()  # what a client sends that reads no replies stays in its socket
 
     def resume_writing(self) -> None:
         self._full = False
-        if self._transport is not None:
-            self._transport.resume_reading()
         self.work()
 
     def data_received(self, data: bytes) -> None:
@@ -75,20 +103,23 @@ class ServedConnection(asyncio.Protocol):
     def work(self) -> None:
         """Serve the frames that have arrived, unless a fault or a client that does not read holds them back."""
         buffer = self._buffer
-        while not self.closing and not self._full and len(buffer) >= _HEADER_SIZE and not self.server.holds(self):
+        while not self.closing and not self._full and len(buffer) >= _HEADER_SIZE and not self.core.holds(self):
             if not self._greeted and (word := WORDS.get(bytes(buffer[:_HEADER_SIZE]))) is not None:
-                self._send(word(self.server).encode())
+                self._send(word(self.core).encode())
                 self.close()
                 return
             size = INT.unpack_from(buffer)[0]
-            if not 0 <= size <= self.server.max_request_bytes:
+            if not 0 <= size <= self.core.max_request_bytes:
                 self.close()
                 return
             if len(buffer) < _HEADER_SIZE + size:
                 return
             frame = bytes(buffer[_HEADER_SIZE : _HEADER_SIZE + size])
-            if not self._greeted and self.server.holds_handshake(frame):
-                return
+            if not self._greeted:
+                session = int.from_bytes(frame[_SESSION_IN_HANDSHAKE:][:8], signed=True)
+                self.waits_for_healing = self.core.holds_handshake(session)
+                if self.waits_for_healing:
+                    return
             del buffer[: _HEADER_SIZE + size]
             self.received += 1
             try:
@@ -103,11 +134,11 @@ class ServedConnection(asyncio.Protocol):
         record.integer()
         last_zxid, timeout_ms, session_id, password = record.long(), record.integer(), record.long(), record.buffer()
         read_only = False if record.left else None
-        if last_zxid > self.server.zxid:  # this client has seen what this server has not
+        if last_zxid > self.core.zxid:  # this client has seen what this server has not
             self.close()
             return
         self._greeted = True
-        session = self.server.attach(self, session_id, password or b"", timeout_ms)
+        session = self.core.attach(self, session_id, password or b"", timeout_ms)
         if session is None:
             self._send(wire.connect_response(0, 0, bytes(16), read_only))
             self.close()
@@ -118,11 +149,11 @@ class ServedConnection(asyncio.Protocol):
         xid, operation = record.integer(), record.integer()
         session = self.session
         assert session is not None
-        self.server.touch(session)
+        self.core.touch(session)
         if operation == OpCode.AUTH:
             self._authenticate(xid, record)
         elif operation == OpCode.CLOSE:
-            self.server.end_session(session, closed=True)
+            self.core.end_session(session, closed=True)
             self._reply(xid, 0)
             self.close()
         elif operation not in _KNOWN:
@@ -133,20 +164,20 @@ class ServedConnection(asyncio.Protocol):
 
     def _answer(self, xid: int, operation: int, record: RecordReader) -> None:
         losing: bool | None = None
-        if operation == OpCode.MULTI:
+        if operation in _WRITES:
             losing, self.losing = self.losing, None
         if losing is False:
             self.abort()
             return
+        error, body = 0, b""
         try:
-            body = self.server.processor.answer(self, operation, record)
-        except ZooKeeperError as error:
-            self._reply(xid, code_of(error))
-            return
+            body = self.core.processor.answer(self, operation, record)
+        except ZooKeeperError as refused:
+            error = code_of(refused)
         if losing:
             self.abort()
-            return
-        self._reply(xid, 0, body)
+        else:
+            self._reply(xid, error, body)
 
     def _authenticate(self, xid: int, record: RecordReader) -> None:
         record.integer()
@@ -158,11 +189,12 @@ class ServedConnection(asyncio.Protocol):
         self.close()
 
     def watch_fired(self, kind: WatchKind, path: str, zxid: int, acl: tuple[ACL, ...]) -> None:
+        """Send the event, unless this client may not read a node with this ACL."""
         if self.identity.may(acl, PERM_READ):
             self._send(wire.event(EVENT_CODES[kind], path, zxid))
 
     def _reply(self, xid: int, error: int, body: bytes = b"") -> None:
-        self._send(wire.reply(xid, self.server.zxid, error, body))
+        self._send(wire.reply(xid, self.core.zxid, error, body))
 
     def _send(self, frame: bytes) -> None:
         if self._transport is None or self.closing:
@@ -171,16 +203,12 @@ class ServedConnection(asyncio.Protocol):
         self._out.append(frame)
         if not self._flush_planned:
             self._flush_planned = True
-            loop = asyncio.get_running_loop()
-            if delay_ms := self.server.delay_ms:
-                loop.call_later(delay_ms / 1000, self.flush)
-            else:
-                loop.call_soon(self.flush)
+            self.core.clock.call_later(self.core.delay_ms, self.flush)
 
     def flush(self) -> None:
         """Write what is to be sent, unless a partition holds it back."""
         self._flush_planned = False
-        if self._transport is None or self.server.cuts_off(self):
+        if self._transport is None or self.core.cuts_off(self):
             return
         if self._out:
             self._transport.write(b"".join(self._out))
@@ -192,16 +220,16 @@ class ServedConnection(asyncio.Protocol):
         """Close the connection after what was sent before."""
         if not self.closing:
             self.closing = True
-            self.server.watches.forget(self)
-            if not self.server.delay_ms:
+            self.core.watches.forget(self)
+            if not self.core.delay_ms:
                 self.flush()
             elif not self._flush_planned:
-                asyncio.get_running_loop().call_soon(self.flush)
+                self.core.clock.call_later(0.0, self.flush)
 
     def abort(self) -> None:
         """Break the connection: what was not written yet is lost."""
         self.closing = True
         self._out.clear()
-        self.server.watches.forget(self)
+        self.core.watches.forget(self)
         if self._transport is not None:
             self._transport.abort()

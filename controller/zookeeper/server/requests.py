@@ -6,11 +6,11 @@ PrepRequestProcessor and FinalRequestProcessor.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from controller.zookeeper.jute import END, ERROR_RESULT, INT, MULTI_HEADER, string
+from controller.clock import Clock
+from controller.zookeeper.jute import END, ERROR_RESULT, INT, MULTI_HEADER, acl_entries, buffer, string, strings
 from controller.zookeeper.memory.database import DataTree, StoredZnode
 from controller.zookeeper.operations import (
     ACL,
@@ -35,8 +35,11 @@ from controller.zookeeper.operations import (
 from controller.zookeeper.paths import validate_new_path, validate_path
 from controller.zookeeper.server import wire
 from controller.zookeeper.server.identity import ConnectionIdentity
-from controller.zookeeper.server.watches import ServerWatches, Watcher, WatcherType
+from controller.zookeeper.server.watches import ServerWatches, WatcherType
 from controller.zookeeper.server.wire import MalformedRecord, OpCode, RecordReader, Refused, ReplyCode, code_of
+
+if TYPE_CHECKING:
+    from controller.zookeeper.server.connection import ServedConnection
 
 CONTAINER_OWNER: Final = -(1 << 63)
 """What a server stores for a container in the place of an ephemeral owner."""
@@ -54,15 +57,6 @@ def ttl_of(node: StoredZnode) -> int | None:
     return owner & MAX_TTL_MS if owner >> 56 == 0xFF else None
 
 
-class Requester(Watcher, Protocol):
-    """The connection that a request came over."""
-
-    identity: ConnectionIdentity
-
-    @property
-    def session_id(self) -> int: ...
-
-
 class _NoSuchFlags(BadArguments):
     """The flags of a create name no CreateMode: an error in a request, and a multi that can't be read."""
 
@@ -70,15 +64,16 @@ class _NoSuchFlags(BadArguments):
 class RequestProcessor:
     """The znodes and watches of a server. `zxid` is the last transaction's; each write, failed or not, is one."""
 
-    def __init__(self, extended_types: bool) -> None:
+    def __init__(self, clock: Clock, extended_types: bool) -> None:
         self.tree = DataTree()
         self.watches = ServerWatches()
         self.zxid = 0
         self.extended: dict[str, None] = {}
         """Paths of container and TTL nodes; some may have been deleted since."""
+        self._clock = clock
         self._extended_types = extended_types
         self._now_ms = 0
-        self._reads: dict[int, Callable[[Requester, RecordReader], bytes]] = {
+        self._reads: dict[int, Callable[[ServedConnection, RecordReader], bytes]] = {
             OpCode.EXISTS: self._exists,
             OpCode.GET_DATA: self._get_data,
             OpCode.GET_ACL: self._get_acl,
@@ -97,7 +92,7 @@ class RequestProcessor:
             OpCode.WHO_AM_I: self._who_am_i,
         }
 
-    def answer(self, requester: Requester, operation: int, record: RecordReader) -> bytes:
+    def answer(self, requester: ServedConnection, operation: int, record: RecordReader) -> bytes:
         """Carry out one request and return the body of its reply. Raises ZooKeeperError for an error reply."""
         try:
             if (read := self._reads.get(operation)) is not None:
@@ -146,8 +141,10 @@ class RequestProcessor:
 
     # Writes.
 
-    def _apply(self, requester: Requester, writes: Sequence[Write], extended: Sequence[int]) -> tuple[WriteResult, ...]:
-        now_ms = self._now_ms = time.time_ns() // 1_000_000
+    def _apply(
+        self, requester: ServedConnection, writes: Sequence[Write], extended: Sequence[int]
+    ) -> tuple[WriteResult, ...]:
+        now_ms = self._now_ms = self._clock.wall_ms()
         results, changes = self.tree.apply(writes, requester.session_id, requester.identity, self.zxid, now_ms)
         for result, owner in zip(results, extended, strict=True):
             if owner and isinstance(result, str) and (node := self.tree.nodes.get(result)) is not None:
@@ -156,7 +153,7 @@ class RequestProcessor:
         self.watches.fire(changes, self.zxid)
         return results
 
-    def _result_body(self, requester: Requester, operation: int, write: Write, result: WriteResult) -> bytes:
+    def _result_body(self, requester: ServedConnection, operation: int, write: Write, result: WriteResult) -> bytes:
         """Encode the result of one write as of that write: a later one of its multi may have changed the node."""
         if isinstance(result, Stat):
             return wire.stat(result)
@@ -170,7 +167,7 @@ class RequestProcessor:
         return string(result) + wire.stat(Stat(zxid, zxid, now_ms, now_ms, 0, 0, 0, owner, size, 0, zxid))
 
     def _write_of(
-        self, requester: Requester, operation: int, record: RecordReader, *, in_multi: bool = False
+        self, requester: ServedConnection, operation: int, record: RecordReader, *, in_multi: bool = False
     ) -> tuple[Write, int]:
         """Decode one write: the operation, and the owner of a container or TTL node.
 
@@ -198,7 +195,7 @@ class RequestProcessor:
             return Check(_valid(path), version), 0
         raise MalformedRecord(f"operation {operation}")
 
-    def _create(self, requester: Requester, asked: Create, flags: int, ttl_ms: int) -> tuple[Write, int]:
+    def _create(self, requester: ServedConnection, asked: Create, flags: int, ttl_ms: int) -> tuple[Write, int]:
         path = asked.path
         if not 0 <= flags <= _LAST_FLAG:
             raise _NoSuchFlags(path)
@@ -223,7 +220,7 @@ class RequestProcessor:
             raise BadArguments(path) from None
         return Create(path, asked.data, flags in _EPHEMERAL, sequential, asked.acl), extended
 
-    def _multi(self, requester: Requester, record: RecordReader) -> bytes:
+    def _multi(self, requester: ServedConnection, record: RecordReader) -> bytes:
         self.zxid += 1
         kinds: list[int] = []
         writes: list[Write] = []
@@ -260,7 +257,7 @@ class RequestProcessor:
             pieces += (MULTI_HEADER.pack(operation, 0, 0), self._result_body(requester, operation, write, result))
         return b"".join((*pieces, END))
 
-    def _rehearse(self, requester: Requester, writes: Sequence[Write]) -> None:
+    def _rehearse(self, requester: ServedConnection, writes: Sequence[Write]) -> None:
         """Raise MultiFailed if one of the operations before a bad one fails; apply nothing."""
         impossible = Check("/zookeeper", 1 << 40)
         try:
@@ -269,7 +266,7 @@ class RequestProcessor:
             if failed.index < len(writes):
                 raise
 
-    def _set_acl(self, requester: Requester, record: RecordReader) -> bytes:
+    def _set_acl(self, requester: ServedConnection, record: RecordReader) -> bytes:
         path, acl, version = record.text(), record.acl(), record.integer()
         self.zxid += 1
         _valid(path)
@@ -291,48 +288,48 @@ class RequestProcessor:
             raise NoNode(path)
         return node
 
-    def _readable(self, requester: Requester, path: str) -> StoredZnode:
+    def _readable(self, requester: ServedConnection, path: str) -> StoredZnode:
         node = self._node(path)
         requester.identity.demand(node.acl, PERM_READ, path)
         return node
 
-    def _exists(self, requester: Requester, record: RecordReader) -> bytes:
+    def _exists(self, requester: ServedConnection, record: RecordReader) -> bytes:
         path, watch = record.text(), record.boolean()
         if watch:
             self.watches.add_data(path, requester)
         return wire.stat(self._node(path).read_stat())
 
-    def _get_data(self, requester: Requester, record: RecordReader) -> bytes:
+    def _get_data(self, requester: ServedConnection, record: RecordReader) -> bytes:
         path, watch = record.text(), record.boolean()
         node = self._readable(requester, path)
         if watch:
             self.watches.add_data(path, requester)
-        return wire.buffer(node.data) + wire.stat(node.read_stat())
+        return buffer(node.data) + wire.stat(node.read_stat())
 
-    def _get_acl(self, requester: Requester, record: RecordReader) -> bytes:
+    def _get_acl(self, requester: ServedConnection, record: RecordReader) -> bytes:
         path = record.text()
         node = self._node(path)
         requester.identity.demand(node.acl, PERM_READ | PERM_ADMIN, path)
         shown = node.acl
         if not requester.identity.may(node.acl, PERM_ADMIN):
             shown = tuple(map(_without_secret, node.acl))
-        return wire.acl(shown) + wire.stat(node.read_stat())
+        return acl_entries(shown) + wire.stat(node.read_stat())
 
-    def _listed(self, requester: Requester, record: RecordReader) -> StoredZnode:
+    def _listed(self, requester: ServedConnection, record: RecordReader) -> StoredZnode:
         path, watch = record.text(), record.boolean()
         node = self._readable(requester, path)
         if watch:
             self.watches.add_children(path, requester)
         return node
 
-    def _get_children(self, requester: Requester, record: RecordReader) -> bytes:
-        return wire.texts(list(self._listed(requester, record).children))
+    def _get_children(self, requester: ServedConnection, record: RecordReader) -> bytes:
+        return strings(list(self._listed(requester, record).children))
 
-    def _get_children2(self, requester: Requester, record: RecordReader) -> bytes:
+    def _get_children2(self, requester: ServedConnection, record: RecordReader) -> bytes:
         node = self._listed(requester, record)
-        return wire.texts(list(node.children)) + wire.stat(node.read_stat())
+        return strings(list(node.children)) + wire.stat(node.read_stat())
 
-    def _multi_read(self, requester: Requester, record: RecordReader) -> bytes:
+    def _multi_read(self, requester: ServedConnection, record: RecordReader) -> bytes:
         pieces: list[bytes] = []
         while True:
             operation, done, _ = record.integer(), record.boolean(), record.integer()
@@ -349,27 +346,27 @@ class RequestProcessor:
                 continue
             pieces.append(MULTI_HEADER.pack(operation, 0, 0))
             if operation == OpCode.GET_DATA:
-                pieces += (wire.buffer(node.data), wire.stat(node.read_stat()))
+                pieces += (buffer(node.data), wire.stat(node.read_stat()))
             else:
-                pieces.append(wire.texts(list(node.children)))
+                pieces.append(strings(list(node.children)))
 
-    def _get_ephemerals(self, requester: Requester, record: RecordReader) -> bytes:
+    def _get_ephemerals(self, requester: ServedConnection, record: RecordReader) -> bytes:
         prefix = record.text()
-        return wire.texts([path for path in self.tree.ephemerals(requester.session_id) if path.startswith(prefix)])
+        return strings([path for path in self.tree.ephemerals(requester.session_id) if path.startswith(prefix)])
 
-    def _get_all_children_number(self, requester: Requester, record: RecordReader) -> bytes:
+    def _get_all_children_number(self, requester: ServedConnection, record: RecordReader) -> bytes:
         path = record.text()
         self._readable(requester, path)
         below = path if path == "/" else f"{path}/"
         return INT.pack(sum(each.startswith(below) for each in self.tree.nodes) - (path == "/"))
 
-    def _who_am_i(self, requester: Requester, _record: RecordReader) -> bytes:
+    def _who_am_i(self, requester: ServedConnection, _record: RecordReader) -> bytes:
         clients = requester.identity.described()
         return INT.pack(len(clients)) + b"".join(string(text) for client in clients for text in client)
 
     # Watches.
 
-    def _add_watch(self, requester: Requester, record: RecordReader) -> bytes:
+    def _add_watch(self, requester: ServedConnection, record: RecordReader) -> bytes:
         path, mode = record.text(), record.integer()
         if mode not in (0, 1):
             raise Refused(ReplyCode.MARSHALLING_ERROR)
@@ -383,19 +380,19 @@ class RequestProcessor:
         except ValueError:
             raise Refused(ReplyCode.MARSHALLING_ERROR) from None
 
-    def _check_watches(self, requester: Requester, record: RecordReader) -> bytes:
+    def _check_watches(self, requester: ServedConnection, record: RecordReader) -> bytes:
         path, kind = self._watch_meant(record)
         if not self.watches.holds(path, requester, kind):
             raise Refused(ReplyCode.NO_WATCHER)
         return b""
 
-    def _remove_watches(self, requester: Requester, record: RecordReader) -> bytes:
+    def _remove_watches(self, requester: ServedConnection, record: RecordReader) -> bytes:
         path, kind = self._watch_meant(record)
         if not self.watches.remove(path, requester, kind):
             raise Refused(ReplyCode.NO_WATCHER)
         return b""
 
-    def _set_watches(self, requester: Requester, record: RecordReader, persistent: bool) -> bytes:
+    def _set_watches(self, requester: ServedConnection, record: RecordReader, persistent: bool) -> bytes:
         since_zxid, data, exists, children = record.long(), record.texts(), record.texts(), record.texts()
         nodes, watches = self.tree.nodes, self.watches
         for path in data:

@@ -10,39 +10,66 @@ wait. Data is in memory alone: it is lost when the server is closed, and kept ov
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import secrets
 import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+from controller.clock import Future, Timer
 from controller.zookeeper.row_writes import REQUEST_BYTES_MAX
 from controller.zookeeper.server.connection import ServedConnection
-from controller.zookeeper.server.requests import RequestProcessor
-from controller.zookeeper.server.watches import ServerWatches
+from controller.zookeeper.server.core import CONTAINER_CHECK_MS, ZooKeeperCore
 
 T = TypeVar("T")
 
 LOOPBACK: Final = "127.0.0.1"
-CONTAINER_CHECK_MS: Final = 60_000
-"""How often containers and TTL nodes are looked at (znode.container.checkIntervalMs)."""
 _ANSWER_SECONDS = 30.0
-_SESSION_IN_HANDSHAKE = 16
 
 
-class ServerSession:
-    """A session, and the connection that it is used over now, if any."""
+class AsyncioClock:
+    """The machine's clock, with the timers of the event loop that the caller runs on."""
 
-    __slots__ = ("connection", "expires_ms", "id", "password", "timeout_ms")
+    def now_ms(self) -> float:
+        return time.monotonic() * 1_000.0
 
-    def __init__(self, id: int, password: bytes, timeout_ms: int) -> None:
-        self.id = id
-        self.password = password
-        self.timeout_ms = timeout_ms
-        self.connection: ServedConnection | None = None
-        self.expires_ms = 0.0
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        loop = asyncio.get_running_loop()
+        return loop.call_later(delay_ms / 1_000.0, callback) if delay_ms > 0 else loop.call_soon(callback)
+
+    def sleep(self, delay_ms: float) -> Future[None]:
+        pending: Future[None] = Future()
+        self.call_later(delay_ms, lambda: pending.resolve(None))
+        return pending
+
+
+class _TcpConnection(ServedConnection, asyncio.Protocol):
+    """A connection with a socket. While its client does not read, what it sends stays in its socket."""
+
+    _socket: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._socket = transport
+        peer = transport.get_extra_info("peername") or (LOOPBACK, 0)  # none of a client that has gone already
+        self.opened(transport, peer[:2])
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._socket = None
+        super().connection_lost(error)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._socket is not None:
+            self._socket.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._socket is not None:
+            self._socket.resume_reading()
+        super().resume_writing()
 
 
 class ZooKeeperServer:
@@ -50,11 +77,8 @@ class ZooKeeperServer:
 
     Args:
         host, port: where to listen; port 0 takes a free one.
-        tick_ms: tickTime. A session from which nothing was received for its timeout ends at the next tick.
-        min_session_timeout_ms, max_session_timeout_ms: bounds of what is granted (2 and 20 ticks unless given).
-        max_request_bytes: jute.maxbuffer. A longer request closes its connection.
-        extended_types: accept TTL nodes (zookeeper.extendedTypesEnabled).
-        container_check_ms: how often abandoned containers and TTL nodes are deleted.
+
+    The others are those of `ZooKeeperCore`.
     """
 
     def __init__(
@@ -66,50 +90,29 @@ class ZooKeeperServer:
         min_session_timeout_ms: int | None = None,
         max_session_timeout_ms: int | None = None,
         max_request_bytes: int = REQUEST_BYTES_MAX,
+        max_connections_per_address: int = 0,
         extended_types: bool = True,
         container_check_ms: int = CONTAINER_CHECK_MS,
     ) -> None:
-        if tick_ms <= 0:
-            raise ValueError(f"tick_ms {tick_ms}: expected more than 0")
         self.host = host
         self.port = port
-        self.tick_ms = tick_ms
-        self.min_session_timeout_ms = 2 * tick_ms if min_session_timeout_ms is None else min_session_timeout_ms
-        self.max_session_timeout_ms = 20 * tick_ms if max_session_timeout_ms is None else max_session_timeout_ms
-        if not 0 < self.min_session_timeout_ms <= self.max_session_timeout_ms:
-            raise ValueError(
-                f"session timeouts from {self.min_session_timeout_ms} to {self.max_session_timeout_ms} ms:"
-                " expected 0 < min <= max"
-            )
-        self.max_request_bytes = max_request_bytes
-        self.processor = RequestProcessor(extended_types)
-        self.sessions: dict[int, ServerSession] = {}
-        self.connections: dict[ServedConnection, None] = {}
-        self.delay_ms = 0.0
-        self._container_check_ms = container_check_ms
-        self._containers_checked_ms = 0.0
-        self._last_session = (time.time_ns() // 1_000_000 << 24 & (1 << 64) - 1) >> 8
-        self._paused = False
-        self._cut_off: set[int] = set()
-        self._ended_received = self._ended_sent = 0
+        self.core = ZooKeeperCore(
+            AsyncioClock(),
+            tick_ms=tick_ms,
+            min_session_timeout_ms=min_session_timeout_ms,
+            max_session_timeout_ms=max_session_timeout_ms,
+            max_request_bytes=max_request_bytes,
+            max_connections_per_address=max_connections_per_address,
+            extended_types=extended_types,
+            container_check_ms=container_check_ms,
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._listener: asyncio.Server | None = None
-        self._expiry: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
 
     @property
     def connect_string(self) -> str:
         """What a client takes as its hosts."""
         return f"{self.host}:{self.port}"
-
-    @property
-    def zxid(self) -> int:
-        """The last transaction's id."""
-        return self.processor.zxid
-
-    @property
-    def watches(self) -> ServerWatches:
-        return self.processor.watches
 
     # Life cycle, from any thread.
 
@@ -150,30 +153,23 @@ class ZooKeeperServer:
         self.stop()
 
     async def _main(self, started: threading.Event, failed: list[OSError]) -> None:
-        loop = self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         try:
-            self._listener = await loop.create_server(lambda: ServedConnection(self), self.host, self.port)
+            listener = await loop.create_server(lambda: _TcpConnection(self.core), self.host, self.port)
         except OSError as error:
             failed.append(error)
+            started.set()
             return
-        finally:
-            if failed or self._listener is None:
-                started.set()
-        self.port = self._listener.sockets[0].getsockname()[1]
-        for session in self.sessions.values():
-            self.touch(session)
-        self._expiry = loop.create_task(self._expire_in_time())
+        self._loop = loop
+        self.port = self.core.port = listener.sockets[0].getsockname()[1]
+        self.core.start()
         started.set()
         await self._stopping.wait()
-        self._expiry.cancel()
-        self._listener.close()
-        for connection in list(self.connections):
-            connection.abort()
+        listener.close()
+        self.core.stop()
         await asyncio.sleep(0)  # the transports' ends
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._expiry
-        self._listener = self._loop = None
+        self._loop = None
 
     def _call(self, work: Callable[[], T]) -> T:
         """Do `work` on the server's thread and return what it returned."""
@@ -190,149 +186,32 @@ class ZooKeeperServer:
 
     def pause(self) -> None:
         """Serve nothing, as a stopped process: requests and connections wait, no session ends."""
-
-        def paused() -> None:
-            self._paused = True
-
-        self._call(paused)
+        self._call(self.core.pause)
 
     def resume(self) -> None:
         """Serve what has come meanwhile. A session whose timeout has passed ends at the next tick."""
-
-        def resumed() -> None:
-            self._paused = False
-            self._work()
-
-        self._call(resumed)
+        self._call(self.core.resume)
 
     def partition(self, session: int) -> None:
         """Cut a session's client off, both ways: what it sends and what it is sent waits, also after a reconnect."""
-        self._call(lambda: self._cut_off.add(session))
+        self._call(lambda: self.core.partition(session))
 
     def heal(self, session: int) -> None:
         """Undo `partition`; what waited arrives."""
-
-        def healed() -> None:
-            self._cut_off.discard(session)
-            self._work()
-
-        self._call(healed)
+        self._call(lambda: self.core.heal(session))
 
     def expire(self, session: int) -> None:
         """End a session now. Raises KeyError if there is none."""
-        self._call(lambda: self.end_session(self.sessions[session]))
+        self._call(lambda: self.core.expire(session))
 
     def lose_reply(self, session: int, *, applied: bool) -> None:
-        """Break the session's connection instead of answering its next multi, which is applied before, or is not."""
-
-        def losing() -> None:
-            connection = self.sessions[session].connection
-            if connection is None:
-                raise KeyError(session)
-            connection.losing = applied
-
-        self._call(losing)
+        """Break the session's connection instead of answering its next write, which is applied before, or is not."""
+        self._call(lambda: self.core.lose_reply(session, applied=applied))
 
     def slow(self, delay_ms: float) -> None:
         """Send every reply and event `delay_ms` later; 0 ends it."""
-        if delay_ms < 0:
-            raise ValueError(f"delay_ms {delay_ms}: expected 0 or more")
-
-        def slowed() -> None:
-            self.delay_ms = delay_ms
-
-        self._call(slowed)
+        self._call(lambda: self.core.slow(delay_ms))
 
     def drop_connection(self, session: int) -> None:
         """Break a session's connection; the session stays. Raises KeyError if there is no session."""
-
-        def dropped() -> None:
-            connection = self.sessions[session].connection
-            if connection is not None:
-                connection.abort()
-
-        self._call(dropped)
-
-    # Called by connections, on the server's thread.
-
-    def holds(self, connection: ServedConnection) -> bool:
-        """Return whether a fault keeps the connection's requests waiting."""
-        return self._paused or self.cuts_off(connection)
-
-    def cuts_off(self, connection: ServedConnection) -> bool:
-        return bool(self._cut_off) and connection.session_id in self._cut_off
-
-    def holds_handshake(self, frame: bytes) -> bool:
-        """Return whether this connect request comes from a client that is cut off."""
-        at = _SESSION_IN_HANDSHAKE
-        return bool(self._cut_off) and int.from_bytes(frame[at : at + 8], signed=True) in self._cut_off
-
-    def attach(
-        self, connection: ServedConnection, session_id: int, password: bytes, timeout_ms: int
-    ) -> ServerSession | None:
-        """Return the session that a client asked for, or a new one for id 0; None if there is none for it."""
-        granted_ms = min(max(timeout_ms, self.min_session_timeout_ms), self.max_session_timeout_ms)
-        if session_id == 0:
-            self.processor.zxid += 1
-            self._last_session += 1
-            session = ServerSession(self._last_session, secrets.token_bytes(16), granted_ms)
-            self.sessions[session.id] = session
-        else:
-            found = self.sessions.get(session_id)
-            if found is None or not secrets.compare_digest(found.password, password):
-                return None
-            session = found
-            session.timeout_ms = granted_ms
-            if session.connection is not None:  # the client has moved
-                moved, session.connection = session.connection, None
-                moved.abort()
-        session.connection, connection.session = connection, session
-        self.touch(session)
-        return session
-
-    def touch(self, session: ServerSession) -> None:
-        tick_ms = self.tick_ms
-        session.expires_ms = ((time.monotonic() * 1000 + session.timeout_ms) // tick_ms + 1) * tick_ms
-
-    def end_session(self, session: ServerSession, *, closed: bool = False) -> None:
-        """Delete the session's ephemerals. Its connection is broken, unless its client asked (`closed`)."""
-        del self.sessions[session.id]
-        self.processor.end_session(session.id)
-        if session.connection is not None and not closed:
-            session.connection.abort()
-
-    def connection_ended(self, connection: ServedConnection) -> None:
-        self.watches.forget(connection)
-        if self.connections.pop(connection, connection) is None:
-            self._ended_received += connection.received
-            self._ended_sent += connection.sent
-        session = connection.session
-        if session is not None and session.connection is connection:
-            session.connection = None
-
-    def received(self) -> int:
-        """Return the number of requests so far."""
-        return self._ended_received + sum(connection.received for connection in self.connections)
-
-    def sent(self) -> int:
-        """Return the number of replies and events so far."""
-        return self._ended_sent + sum(connection.sent for connection in self.connections)
-
-    def _work(self) -> None:
-        for connection in list(self.connections):
-            connection.flush()
-            connection.work()
-
-    async def _expire_in_time(self) -> None:
-        while True:
-            now_ms = time.monotonic() * 1000
-            await asyncio.sleep((self.tick_ms - now_ms % self.tick_ms) / 1000)
-            if self._paused:
-                continue
-            now_ms = time.monotonic() * 1000
-            for session in [each for each in self.sessions.values() if each.expires_ms <= now_ms]:
-                self.end_session(session)
-            if now_ms - self._containers_checked_ms >= self._container_check_ms:
-                self._containers_checked_ms = now_ms
-                for path in list(self.processor.extended):
-                    self.processor.delete_if_abandoned(path, time.time_ns() // 1_000_000)
+        self._call(lambda: self.core.drop_connection(session))

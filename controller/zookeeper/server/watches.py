@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from enum import IntEnum, IntFlag
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from controller.zookeeper.memory.database import Change
-from controller.zookeeper.operations import ACL, WatchKind
+from controller.zookeeper.operations import WatchKind
+
+if TYPE_CHECKING:
+    from controller.zookeeper.server.connection import ServedConnection
 
 
 class WatchMode(IntFlag):
@@ -34,27 +37,20 @@ EVENT_CODES = {WatchKind.CREATED: 1, WatchKind.DELETED: 2, WatchKind.DATA: 3, Wa
 _EVERY_MODE = WatchMode.STANDARD | WatchMode.PERSISTENT | WatchMode.RECURSIVE
 
 
-class Watcher(Protocol):
-    """A connection that watches."""
-
-    def watch_fired(self, kind: WatchKind, path: str, zxid: int, acl: tuple[ACL, ...]) -> None:
-        """Send the event, unless this client may not read a node with this ACL."""
-
-
 class _Table:
     def __init__(self) -> None:
-        self.by_path: dict[str, dict[Watcher, WatchMode]] = {}
-        self.by_watcher: dict[Watcher, set[str]] = {}
+        self.by_path: dict[str, dict[ServedConnection, WatchMode]] = {}
+        self.by_watcher: dict[ServedConnection, set[str]] = {}
         self.recursive = 0
 
-    def add(self, path: str, watcher: Watcher, mode: WatchMode) -> None:
+    def add(self, path: str, watcher: ServedConnection, mode: WatchMode) -> None:
         modes = self.by_path.setdefault(path, {})
         before = modes.get(watcher, WatchMode(0))
         modes[watcher] = before | mode
         self.recursive += bool(mode & ~before & WatchMode.RECURSIVE)
         self.by_watcher.setdefault(watcher, set()).add(path)
 
-    def take(self, path: str, watcher: Watcher, mode: WatchMode) -> bool:
+    def take(self, path: str, watcher: ServedConnection, mode: WatchMode) -> bool:
         """Remove these modes; return whether there was one of them."""
         modes = self.by_path.get(path, {})
         before = modes.get(watcher, WatchMode(0))
@@ -73,8 +69,8 @@ class _Table:
             del self.by_watcher[watcher]
         return True
 
-    def trigger(self, path: str) -> dict[Watcher, None]:
-        found: dict[Watcher, None] = {}
+    def trigger(self, path: str) -> dict[ServedConnection, None]:
+        found: dict[ServedConnection, None] = {}
         for watcher in list(self.by_path.get(path, ())):
             found[watcher] = None
             self.take(path, watcher, WatchMode.STANDARD)
@@ -85,7 +81,7 @@ class _Table:
                         found[watcher] = None
         return found
 
-    def forget(self, watcher: Watcher) -> None:
+    def forget(self, watcher: ServedConnection) -> None:
         for path in list(self.by_watcher.get(watcher, ())):
             self.take(path, watcher, _EVERY_MODE)
 
@@ -103,21 +99,21 @@ class ServerWatches:
         self._data = _Table()
         self._children = _Table()
 
-    def add_data(self, path: str, watcher: Watcher) -> None:
+    def add_data(self, path: str, watcher: ServedConnection) -> None:
         self._data.add(path, watcher, WatchMode.STANDARD)
 
-    def add_children(self, path: str, watcher: Watcher) -> None:
+    def add_children(self, path: str, watcher: ServedConnection) -> None:
         self._children.add(path, watcher, WatchMode.STANDARD)
 
-    def add_persistent(self, path: str, watcher: Watcher, *, recursive: bool) -> None:
+    def add_persistent(self, path: str, watcher: ServedConnection, *, recursive: bool) -> None:
         self._data.add(path, watcher, WatchMode.RECURSIVE if recursive else WatchMode.PERSISTENT)
         if not recursive:
             self._children.add(path, watcher, WatchMode.PERSISTENT)
 
-    def holds(self, path: str, watcher: Watcher, kind: WatcherType) -> bool:
+    def holds(self, path: str, watcher: ServedConnection, kind: WatcherType) -> bool:
         return any(table.by_path.get(path, {}).get(watcher, 0) & modes for table, modes in self._meant(kind))
 
-    def remove(self, path: str, watcher: Watcher, kind: WatcherType) -> bool:
+    def remove(self, path: str, watcher: ServedConnection, kind: WatcherType) -> bool:
         """Return whether there was one to remove."""
         return sum(table.take(path, watcher, modes) for table, modes in self._meant(kind)) > 0
 
@@ -131,7 +127,7 @@ class ServerWatches:
         mode = WatchMode.PERSISTENT if kind is WatcherType.PERSISTENT else WatchMode.RECURSIVE
         return [(self._data, mode), (self._children, mode)]
 
-    def forget(self, watcher: Watcher) -> None:
+    def forget(self, watcher: ServedConnection) -> None:
         """Remove every watch of a connection that has ended."""
         self._data.forget(watcher)
         self._children.forget(watcher)
@@ -148,9 +144,9 @@ class ServerWatches:
             for watcher in watchers:
                 watcher.watch_fired(kind, path, zxid, acl)
 
-    def by_path(self) -> dict[str, set[Watcher]]:
+    def by_path(self) -> dict[str, set[ServedConnection]]:
         """Return the watchers of each watched path."""
-        found: dict[str, set[Watcher]] = {}
+        found: dict[str, set[ServedConnection]] = {}
         for table in (self._data, self._children):
             for path, watchers in table.by_path.items():
                 found.setdefault(path, set()).update(watchers)

@@ -6,27 +6,12 @@ The formats are those of ZooKeeper's zookeeper.jute. The client's side, and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from struct import Struct
 
-from controller.zookeeper.jute import INT, STAT, string
-from controller.zookeeper.operations import (
-    ACL,
-    BadArguments,
-    BadVersion,
-    InvalidACL,
-    NoAuth,
-    NoChildrenForEphemerals,
-    NodeExists,
-    NoNode,
-    NotEmpty,
-    Stat,
-    ZooKeeperError,
-)
+from controller.zookeeper.jute import ERROR_CODES, INT, LONG, REPLY_HEADER, STAT, buffer, string
+from controller.zookeeper.operations import ACL, Stat, ZooKeeperError
 
-_LONG = Struct("!q")
-_REPLY = Struct("!iqi")
 _EVENT = Struct("!iqiii")
 _CONNECTED_STATE = 3
 
@@ -85,18 +70,6 @@ class ReplyCode(IntEnum):
     RECONFIG_DISABLED = -123
 
 
-_CODES: dict[type[ZooKeeperError], ReplyCode] = {
-    NoNode: ReplyCode.NO_NODE,
-    NodeExists: ReplyCode.NODE_EXISTS,
-    BadVersion: ReplyCode.BAD_VERSION,
-    NotEmpty: ReplyCode.NOT_EMPTY,
-    NoChildrenForEphemerals: ReplyCode.NO_CHILDREN_FOR_EPHEMERALS,
-    NoAuth: ReplyCode.NO_AUTH,
-    InvalidACL: ReplyCode.INVALID_ACL,
-    BadArguments: ReplyCode.BAD_ARGUMENTS,
-}
-
-
 class Refused(ZooKeeperError):
     """A request that is answered with an error code for which the model has no exception."""
 
@@ -109,7 +82,7 @@ def code_of(error: ZooKeeperError) -> int:
     """Return the code that a reply names for this error."""
     if isinstance(error, Refused):
         return error.code
-    return next(_CODES[kind] for kind in type(error).__mro__ if kind in _CODES)
+    return next(ERROR_CODES[kind] for kind in type(error).__mro__ if kind in ERROR_CODES)
 
 
 class MalformedRecord(Exception):
@@ -146,7 +119,7 @@ class RecordReader:
         return value
 
     def long(self) -> int:
-        value: int = _LONG.unpack_from(self.data, self._take(8))[0]
+        value: int = LONG.unpack_from(self.data, self._take(8))[0]
         return value
 
     def boolean(self) -> bool:
@@ -188,7 +161,7 @@ def frame(*pieces: bytes) -> bytes:
 
 def reply(xid: int, zxid: int, error: int, body: bytes = b"") -> bytes:
     """Return the frame of a reply. A failed request's has no body."""
-    return INT.pack(_REPLY.size + len(body)) + _REPLY.pack(xid, zxid, error) + body
+    return INT.pack(REPLY_HEADER.size + len(body)) + REPLY_HEADER.pack(xid, zxid, error) + body
 
 
 def event(kind: int, path: str, zxid: int) -> bytes:
@@ -196,24 +169,11 @@ def event(kind: int, path: str, zxid: int) -> bytes:
     return frame(_EVENT.pack(-1, zxid, 0, kind, _CONNECTED_STATE), string(path))
 
 
-def buffer(data: bytes | None) -> bytes:
-    return INT.pack(-1) if data is None else INT.pack(len(data)) + data
-
-
-def texts(values: Sequence[str]) -> bytes:
-    return INT.pack(len(values)) + b"".join(map(string, values))
-
-
 def stat(value: Stat) -> bytes:
     return STAT.pack(*value)
-
-
-def acl(entries: Iterable[ACL]) -> bytes:
-    encoded = [INT.pack(entry.permissions) + string(entry.scheme) + string(entry.id) for entry in entries]
-    return INT.pack(len(encoded)) + b"".join(encoded)
 
 
 def connect_response(timeout_ms: int, session: int, password: bytes, read_only: bool | None) -> bytes:
     """Return the frame that answers a connect request. `read_only` is None for a client that does not know the flag."""
     flag = b"" if read_only is None else bytes([read_only])
-    return frame(INT.pack(0), INT.pack(timeout_ms), _LONG.pack(session), buffer(password), flag)
+    return frame(INT.pack(0), INT.pack(timeout_ms), LONG.pack(session), buffer(password), flag)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from controller.zookeeper.server.connection import ServedConnection
-    from controller.zookeeper.server.server import ZooKeeperServer
+    from controller.zookeeper.server.core import ZooKeeperCore
 
 VERSION = "3.9.5-camerlengo, built on 2026-01-01 00:00 UTC"
 """The protocol's level. Clients read the number; the rest says which server answers."""
 
 
-def _srvr(server: ZooKeeperServer) -> str:
+def _srvr(server: ZooKeeperCore) -> str:
     connections = list(server.connections)
     return (
         f"Zookeeper version: {VERSION}\n"
@@ -39,16 +39,16 @@ def _line(connection: ServedConnection) -> str:
     return f" /{connection.peer[0]}:{connection.peer[1]}[{state}]({counts}{named})\n"
 
 
-def _cons(server: ZooKeeperServer) -> str:
+def _cons(server: ZooKeeperCore) -> str:
     return "".join(map(_line, server.connections)) + "\n"
 
 
-def _stat(server: ZooKeeperServer) -> str:
+def _stat(server: ZooKeeperCore) -> str:
     head, _, rest = _srvr(server).partition("\n")
     return f"{head}\nClients:\n{_cons(server)}{rest}"
 
 
-def _mntr(server: ZooKeeperServer) -> str:
+def _mntr(server: ZooKeeperCore) -> str:
     tree = server.processor.tree
     rows = {
         "zk_version": VERSION,
@@ -66,15 +66,15 @@ def _mntr(server: ZooKeeperServer) -> str:
     return "".join(f"{name}\t{value}\n" for name, value in rows.items())
 
 
-def _conf(server: ZooKeeperServer) -> str:
+def _conf(server: ZooKeeperCore) -> str:
     return (
-        f"clientPort={server.port}\ntickTime={server.tick_ms}\nmaxClientCnxns=0\n"
+        f"clientPort={server.port}\ntickTime={server.tick_ms}\nmaxClientCnxns={server.max_connections_per_address}\n"
         f"minSessionTimeout={server.min_session_timeout_ms}\nmaxSessionTimeout={server.max_session_timeout_ms}\n"
         "serverId=0\n"
     )
 
 
-def _envi(_server: ZooKeeperServer) -> str:
+def _envi(_server: ZooKeeperCore) -> str:
     rows = {
         "zookeeper.version": VERSION,
         "host.name": platform.node(),
@@ -87,7 +87,7 @@ def _envi(_server: ZooKeeperServer) -> str:
     return "Environment:\n" + "".join(f"{name}={value}\n" for name, value in rows.items())
 
 
-def _dump(server: ZooKeeperServer) -> str:
+def _dump(server: ZooKeeperCore) -> str:
     tree = server.processor.tree
     owners = {session: tree.ephemerals(session) for session in server.sessions if tree.ephemerals(session)}
     lines = [f"Global Sessions({len(server.sessions)}):"]
@@ -99,13 +99,13 @@ def _dump(server: ZooKeeperServer) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _wchs(server: ZooKeeperServer) -> str:
+def _wchs(server: ZooKeeperCore) -> str:
     paths = server.watches.by_path()
     watchers = {watcher for found in paths.values() for watcher in found}
     return f"{len(watchers)} connections watching {len(paths)} paths\nTotal watches:{server.watches.count()}\n"
 
 
-def _wchp(server: ZooKeeperServer) -> str:
+def _wchp(server: ZooKeeperCore) -> str:
     lines: list[str] = []
     for path, watchers in server.watches.by_path().items():
         sessions = sorted(connection.session_id for connection in server.connections if connection in watchers)
@@ -113,7 +113,7 @@ def _wchp(server: ZooKeeperServer) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _wchc(server: ZooKeeperServer) -> str:
+def _wchc(server: ZooKeeperCore) -> str:
     lines: list[str] = []
     by_path = server.watches.by_path()
     for connection in server.connections:
@@ -122,7 +122,7 @@ def _wchc(server: ZooKeeperServer) -> str:
     return "\n".join(lines) + "\n"
 
 
-WORDS: dict[bytes, Callable[[ZooKeeperServer], str]] = {
+WORDS: dict[bytes, Callable[[ZooKeeperCore], str]] = {
     b"ruok": lambda _server: "imok",
     b"isro": lambda _server: "rw",
     b"srvr": _srvr,
