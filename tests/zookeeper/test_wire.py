@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import time
@@ -22,6 +23,7 @@ from tests.zookeeper.wire_fuzz import JAVA_OPTIONS, NO_CHECK_MS, RawClient, Wire
 
 HISTORIES = 25
 LONG_AGO_MS = 1
+IDLE_CONNECTIONS = 100
 
 
 @pytest.fixture(scope="module")
@@ -204,3 +206,35 @@ def test_a_client_that_reads_no_replies_is_read_no_further(server: ZooKeeperServ
         with pytest.raises(TimeoutError):
             greedy.sendall(bytes(64 << 20))
         assert client.get("/big")[1].version == 0
+
+
+def test_idle_connections_are_bounded_by_address_and_leave_clients_alone() -> None:
+    with (
+        ZooKeeperServer(max_session_timeout_ms=60_000, max_connections_per_address=IDLE_CONNECTIONS + 1) as bounded,
+        contextlib.ExitStack() as open_sockets,
+    ):
+        client = RawClient(bounded.connect_string)
+        client.renew()
+
+        def connect() -> socket.socket:
+            return open_sockets.enter_context(socket.create_connection((bounded.host, bounded.port), timeout=20))
+
+        idle = [connect() for _ in range(IDLE_CONNECTIONS)]
+        eventually(lambda: len(bounded.core.connections) == IDLE_CONNECTIONS + 1, "all are accepted")
+        assert connect().recv(1) == b""
+        client.send(OpCode.PING, b"")
+        assert client.frame() is not None
+        idle[0].close()
+        eventually(lambda: four_letter_word(bounded.port, "ruok", 10.0) == "imok", "one may connect again")
+        client.disconnect()
+
+
+def test_idle_connections_are_closed_after_the_longest_session_timeout() -> None:
+    with (
+        ZooKeeperServer(tick_ms=50, max_session_timeout_ms=200) as brief,
+        contextlib.ExitStack() as open_sockets,
+    ):
+        for _ in range(IDLE_CONNECTIONS):
+            silent = open_sockets.enter_context(socket.create_connection((brief.host, brief.port), timeout=20))
+        assert silent.recv(1) == b""
+        eventually(lambda: not brief.core.connections, "no connection is left")
