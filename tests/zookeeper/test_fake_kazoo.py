@@ -300,6 +300,13 @@ def test_a_watch_fires_before_the_reply_that_shows_the_change(client: FakeKazooC
     ]
 
 
+def test_the_four_letter_words_are_answered(client: FakeKazooClient) -> None:
+    client.create("/ephemeral", ephemeral=True)
+    assert client.command(b"ruok") == "imok"
+    assert "zk_ephemerals_count\t1\n" in client.command(b"mntr")
+    assert f"0x{client.client_id[0]:x}:\n\t/ephemeral" in client.command(b"dump")
+
+
 def test_access_lists_and_credentials(clients: Clients) -> None:
     owner, stranger = clients(), clients()
     owner.add_auth("digest", "me:secret")
