@@ -18,6 +18,7 @@ from controller.zookeeper.embedded import (
     ServerDied,
     ServerTimedOut,
 )
+from controller.zookeeper.server.__main__ import serve
 from controller.zookeeper.server.server import ZooKeeperServer
 
 ON_SIGTERM = 0
@@ -114,13 +115,7 @@ def _run_python(arguments: argparse.Namespace) -> int:
         )
     except ValueError as error:
         raise UsageError(str(error)) from error
-    try:
-        with server:
-            print(f"zookeeper.connect={server.connect_string}", flush=True)
-            while True:
-                time.sleep(_LOOK_SECONDS)
-    except OSError as error:
-        return _could_not_run(f"127.0.0.1:{arguments.port}: {error.strerror}")
+    return serve(server, "camerlengo zookeeper")
 
 
 def _could_not_run(why: str) -> int:

@@ -1,0 +1,76 @@
+"""One ZooKeeper server as a process: `python -m controller.zookeeper.server --port 2181`.
+
+It serves until SIGINT or SIGTERM. When it serves, it prints one line: `zookeeper.connect=HOST:PORT`. The exit status is
+3 if it can't serve, with the reason on stderr, and 0 after a signal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from types import FrameType
+from typing import NoReturn
+
+from controller.zookeeper.server.server import LOOPBACK, ZooKeeperServer
+
+COULD_NOT_SERVE = 3
+_LOOK_SECONDS = 0.2
+
+
+def serve(server: ZooKeeperServer, program: str) -> int:
+    """Start `server`, print its address and serve until an exception ends it (a signal's); return 3 if it can't serve.
+
+    Messages on stderr begin with the name of the `program`.
+    """
+    try:
+        with server:
+            print(f"zookeeper.connect={server.connect_string}", flush=True)
+            while True:
+                time.sleep(_LOOK_SECONDS)
+    except OSError as error:
+        print(f"{program}: {server.host}:{server.port}: {error.strerror}", file=sys.stderr)
+        return COULD_NOT_SERVE
+
+
+def _end(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m controller.zookeeper.server",
+        description="Serves one ZooKeeper written in Python until SIGINT or SIGTERM. When it serves, it prints one"
+        " line: zookeeper.connect=HOST:PORT",
+    )
+    parser.add_argument("--host", default=LOOPBACK, help=f"address to listen on ({LOOPBACK})")
+    parser.add_argument("--port", metavar="PORT", type=int, default=0, help="port to listen on (0: a free one)")
+    parser.add_argument("--tick-ms", metavar="MS", type=int, default=500, help="ZooKeeper's tickTime (500)")
+    for name, default in (("min", "2 ticks"), ("max", "20 ticks")):
+        parser.add_argument(
+            f"--{name}-session-timeout-ms",
+            metavar="MS",
+            type=int,
+            help=f"{name}imum session timeout that is granted ({default})",
+        )
+    arguments = parser.parse_args()
+    if not 0 <= arguments.port <= 65_535:
+        parser.error(f"--port {arguments.port}: expected 0 to 65535")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end)
+    try:
+        server = ZooKeeperServer(
+            host=arguments.host,
+            port=arguments.port,
+            tick_ms=arguments.tick_ms,
+            min_session_timeout_ms=arguments.min_session_timeout_ms,
+            max_session_timeout_ms=arguments.max_session_timeout_ms,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    return serve(server, parser.prog)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
