@@ -133,9 +133,9 @@ def files_of_a_brokers_death() -> set[str]:
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
     "lines of the packages and benchmarks": (lines, 82_500),
-    "files of the packages and benchmarks": (files, 309),
+    "files of the packages and benchmarks": (files, 310),
     "lines of the packages": (lambda: lines(PACKAGES), 75_200),
-    "files of the packages": (lambda: files(PACKAGES), 289),
+    "files of the packages": (lambda: files(PACKAGES), 290),
     "public classes that share a name": (lambda: len(shared_class_names()), 1),
     "lines of the packages with replaced words": (lines_with_replaced_words, 0),
     "lines of README and docs with replaced words": (lines_with_replaced_words_in_docs, 0),

@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--python",
         action="store_true",
-        help="run the ZooKeeper server that is written in Python: needs no Java, keeps data in memory only",
+        help="run the ZooKeeper server that is written in Python: no Java, data in memory without --data",
     )
     parser.add_argument(
         "--port", metavar="PORT", type=integer(0, 65_535), default=0, help="port of --python (0: a free one)"
@@ -104,14 +104,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_python(arguments: argparse.Namespace) -> int:
-    if arguments.servers != 1 or arguments.data is not None:
-        raise UsageError("--python runs one server that keeps no data: leave --servers and --data out")
+    if arguments.servers != 1:
+        raise UsageError("--python runs one server: leave --servers out")
     try:
         server = ZooKeeperServer(
             port=arguments.port,
             tick_ms=arguments.tick_ms,
             min_session_timeout_ms=arguments.min_session_timeout_ms,
             max_session_timeout_ms=arguments.max_session_timeout_ms,
+            data_dir=arguments.data,
+            fsync=not arguments.no_fsync,
         )
     except ValueError as error:
         raise UsageError(str(error)) from error

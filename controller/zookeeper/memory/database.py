@@ -210,6 +210,22 @@ class DataTree:
         for name in ("config", "quota"):
             self.nodes["/zookeeper"].children[name] = None
 
+    @classmethod
+    def of(cls, nodes: dict[str, StoredZnode]) -> DataTree:
+        """Return the tree of these znodes, whose children are not set yet. Raises KeyError for a path without parent.
+
+        Children are listed in the order of `nodes`.
+        """
+        tree = cls()
+        tree.nodes = nodes
+        for path, node in nodes.items():
+            head, _, name = path.rpartition("/")
+            if name:
+                nodes[head or "/"].children[name] = None
+            if node.owner:
+                tree._ephemerals.setdefault(node.owner, {})[path] = None
+        return tree
+
     def apply(
         self, operations: Sequence[Write], session: int, identity: ClientIdentity, zxid: int, now_ms: int
     ) -> tuple[tuple[WriteResult, ...], list[Change]]:

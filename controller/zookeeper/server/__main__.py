@@ -10,10 +10,14 @@ import argparse
 import signal
 import sys
 import time
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from controller.zookeeper.server.files import DataDirectoryInUse
+from controller.zookeeper.server.log import DamagedDataFile
 from controller.zookeeper.server.server import LOOPBACK, ZooKeeperServer
+from controller.zookeeper.server.storage import SNAPSHOT_TRANSACTIONS
 
 COULD_NOT_SERVE = 3
 _LOOK_SECONDS = 0.2
@@ -27,11 +31,20 @@ def serve(server: ZooKeeperServer, program: str) -> int:
     try:
         with server:
             print(f"zookeeper.connect={server.connect_string}", flush=True)
-            while True:
+            warned = 0
+            while server.running:
+                for warning in server.warnings[warned:]:
+                    print(f"{program}: warning: {warning}", file=sys.stderr)
+                    warned += 1
                 time.sleep(_LOOK_SECONDS)
+        reason = f"stopped, since the log can't be written: {server.failure}"
+    except (DamagedDataFile, DataDirectoryInUse) as error:
+        reason = str(error)
     except OSError as error:
-        print(f"{program}: {server.host}:{server.port}: {error.strerror}", file=sys.stderr)
-        return COULD_NOT_SERVE
+        where = error.filename or f"{server.host}:{server.port}"
+        reason = f"{where}: {error.strerror}"
+    print(f"{program}: {reason}", file=sys.stderr)
+    return COULD_NOT_SERVE
 
 
 def _end(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -54,6 +67,19 @@ def main() -> int:
             type=int,
             help=f"{name}imum session timeout that is granted ({default})",
         )
+    parser.add_argument("--data", metavar="DIR", type=Path, help="keep the data in DIR (default: in memory)")
+    parser.add_argument(
+        "--no-fsync",
+        action="store_true",
+        help="do not sync writes to disk: faster, but a crash of the machine may lose data",
+    )
+    parser.add_argument(
+        "--snapshot-transactions",
+        metavar="N",
+        type=int,
+        default=SNAPSHOT_TRANSACTIONS,
+        help=f"transactions from one snapshot to the next ({SNAPSHOT_TRANSACTIONS})",
+    )
     arguments = parser.parse_args()
     if not 0 <= arguments.port <= 65_535:
         parser.error(f"--port {arguments.port}: expected 0 to 65535")
@@ -66,6 +92,9 @@ def main() -> int:
             tick_ms=arguments.tick_ms,
             min_session_timeout_ms=arguments.min_session_timeout_ms,
             max_session_timeout_ms=arguments.max_session_timeout_ms,
+            data_dir=arguments.data,
+            fsync=not arguments.no_fsync,
+            snapshot_transactions=arguments.snapshot_transactions,
         )
     except ValueError as error:
         parser.error(str(error))

@@ -19,6 +19,8 @@ _HEADER_SIZE = 4
 _SESSION_IN_HANDSHAKE = 16
 _KNOWN = frozenset(int(code) for code in OpCode if code != OpCode.CHECK)
 """A check is known in a multi alone."""
+_HELD_MAX: Final = 1000
+"""Replies of a connection that may wait for the log; then its requests wait too (globalOutstandingLimit)."""
 
 
 _WRITES: Final = frozenset(
@@ -67,6 +69,8 @@ class ServedConnection:
         self._transport: ByteTransport | None = None
         self._buffer = bytearray()
         self._out: list[bytes] = []
+        self._held = 0
+        self._aborted = False
         self._flush_planned = False
         self._full = False
         self._greeted = False
@@ -91,10 +95,20 @@ class ServedConnection:
     def pause_writing(self) -> None:
         """Serve no further request before `resume_writing`: the client does not read its replies."""
         self._full = True
+        self.throttle()
 
     def resume_writing(self) -> None:
         self._full = False
+        self.throttle()
         self.work()
+
+    @property
+    def throttled(self) -> bool:
+        """Whether requests wait, since too many replies do: for the client, or for the log."""
+        return self._full or self._held >= _HELD_MAX
+
+    def throttle(self) -> None:
+        """Do what the host does when `throttled` has changed: read on, or read no further."""
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -103,7 +117,7 @@ class ServedConnection:
     def work(self) -> None:
         """Serve the frames that have arrived, unless a fault or a client that does not read holds them back."""
         buffer = self._buffer
-        while not self.closing and not self._full and len(buffer) >= _HEADER_SIZE and not self.core.holds(self):
+        while not self.closing and not self.throttled and len(buffer) >= _HEADER_SIZE and not self.core.holds(self):
             if not self._greeted and (word := WORDS.get(bytes(buffer[:_HEADER_SIZE]))) is not None:
                 self._send(word(self.core).encode())
                 self.close()
@@ -200,6 +214,26 @@ class ServedConnection:
         if self._transport is None or self.closing:
             return
         self.sent += 1
+        storage = self.core.processor.storage
+        if storage is not None and storage.zxid != storage.durable:
+            storage.hold(self, frame)
+            self._held += 1
+            if self._held == _HELD_MAX:
+                self.throttle()
+            return
+        self._queue(frame)
+
+    def release(self, frame: bytes) -> None:
+        """Send what the log has held: all transactions before it are durable now."""
+        self._held -= 1
+        if self._transport is None or self._aborted:
+            return
+        self._queue(frame)
+        if self._held == _HELD_MAX - 1:
+            self.throttle()
+            self.work()
+
+    def _queue(self, frame: bytes) -> None:
         self._out.append(frame)
         if not self._flush_planned:
             self._flush_planned = True
@@ -213,7 +247,7 @@ class ServedConnection:
         if self._out:
             self._transport.write(b"".join(self._out))
             self._out.clear()
-        if self.closing:
+        if self.closing and not self._held:
             self._transport.close()
 
     def close(self) -> None:
@@ -228,7 +262,7 @@ class ServedConnection:
 
     def abort(self) -> None:
         """Break the connection: what was not written yet is lost."""
-        self.closing = True
+        self.closing = self._aborted = True
         self._out.clear()
         self.core.watches.forget(self)
         if self._transport is not None:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from controller.clock import Clock, Timer
 from controller.zookeeper.row_writes import REQUEST_BYTES_MAX
 from controller.zookeeper.server.connection import ServedConnection
 from controller.zookeeper.server.requests import RequestProcessor
+from controller.zookeeper.server.transactions import SessionRecord
 from controller.zookeeper.server.watches import ServerWatches
+
+if TYPE_CHECKING:
+    from controller.zookeeper.server.storage import Storage
 
 CONTAINER_CHECK_MS: Final = 60_000
 """How often containers and TTL nodes are looked at (znode.container.checkIntervalMs)."""
@@ -101,10 +105,22 @@ class ZooKeeperCore:
         return self.processor.zxid
 
     @property
+    def storage(self) -> Storage | None:
+        """Where transactions are logged, if they are."""
+        return self.processor.storage
+
+    @property
     def watches(self) -> ServerWatches:
         return self.processor.watches
 
     # Life cycle.
+
+    def restore(self, storage: Storage) -> None:
+        """Go on with the znodes and sessions that `storage` has read, and log to it. Before `start`."""
+        self.processor.restore(storage)
+        kept = storage.sessions.values()
+        self.sessions = {each.id: ServerSession(each.id, each.password, each.timeout_ms) for each in kept}
+        self._last_session = max(self._last_session, storage.last_session)
 
     def start(self) -> None:
         """Serve. Sessions get their whole timeout again."""
@@ -205,6 +221,8 @@ class ZooKeeperCore:
             self._last_session += 1
             session = ServerSession(self._last_session, secrets.token_bytes(16), granted_ms)
             self.sessions[session.id] = session
+            if self.storage is not None:
+                self.storage.begin_session(self.zxid, SessionRecord(session.id, session.password, granted_ms))
         else:
             found = self.sessions.get(session_id)
             if found is None or not secrets.compare_digest(found.password, password):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from controller.clock import Clock
 from controller.zookeeper.jute import END, ERROR_RESULT, INT, MULTI_HEADER, acl_entries, buffer, string, strings
-from controller.zookeeper.memory.database import DataTree, StoredZnode
+from controller.zookeeper.memory.database import Change, DataTree, StoredZnode
 from controller.zookeeper.operations import (
     ACL,
     OPEN_ACL,
@@ -40,6 +40,7 @@ from controller.zookeeper.server.wire import MalformedRecord, OpCode, RecordRead
 
 if TYPE_CHECKING:
     from controller.zookeeper.server.connection import ServedConnection
+    from controller.zookeeper.server.storage import Storage
 
 CONTAINER_OWNER: Final = -(1 << 63)
 """What a server stores for a container in the place of an ephemeral owner."""
@@ -70,6 +71,8 @@ class RequestProcessor:
         self.zxid = 0
         self.extended: dict[str, None] = {}
         """Paths of container and TTL nodes; some may have been deleted since."""
+        self.storage: Storage | None = None
+        """Where each transaction is logged, if the server keeps its data."""
         self._clock = clock
         self._extended_types = extended_types
         self._now_ms = 0
@@ -114,11 +117,22 @@ class RequestProcessor:
             raise failed.error from None
         except MalformedRecord:
             raise Refused(ReplyCode.MARSHALLING_ERROR) from None
+        finally:
+            if self.storage is not None and self.storage.zxid < self.zxid:  # the write has failed
+                self.storage.write(self.zxid, requester.session_id, ())
+
+    def restore(self, storage: Storage) -> None:
+        """Go on with the znodes that `storage` has read, and log to it."""
+        self.storage, self.tree, self.zxid = storage, storage.tree, storage.zxid
+        self.extended = {path: None for path, node in storage.tree.nodes.items() if node.extended}
 
     def end_session(self, session: int) -> None:
         """Delete the ephemerals of a session; one transaction."""
         self.zxid += 1
-        self.watches.fire(self.tree.end_session(session, self.zxid), self.zxid)
+        changes = self.tree.end_session(session, self.zxid)
+        if self.storage is not None:
+            self.storage.end_session(self.zxid, session, changes)
+        self.watches.fire(changes, self.zxid)
 
     def delete_if_abandoned(self, path: str, now_ms: int) -> bool:
         """Delete a container that has lost its last child, or a TTL node past its time; return whether it was due.
@@ -136,7 +150,7 @@ class RequestProcessor:
         self.zxid += 1
         del self.extended[path]
         _, changes = self.tree.apply([Delete(path, -1)], 0, _ServerIdentity("127.0.0.1"), self.zxid, now_ms)
-        self.watches.fire(changes, self.zxid)
+        self._commit(0, changes)
         return True
 
     # Writes.
@@ -150,8 +164,14 @@ class RequestProcessor:
             if owner and isinstance(result, str) and (node := self.tree.nodes.get(result)) is not None:
                 node.extended = owner
                 self.extended[result] = None
-        self.watches.fire(changes, self.zxid)
+        self._commit(requester.session_id, changes)
         return results
+
+    def _commit(self, session: int, changes: Sequence[Change]) -> None:
+        """Log a transaction and send its watch events. These wait for the log, so the log comes first."""
+        if self.storage is not None:
+            self.storage.write(self.zxid, session, changes)
+        self.watches.fire(changes, self.zxid)
 
     def _result_body(self, requester: ServedConnection, operation: int, write: Write, result: WriteResult) -> bytes:
         """Encode the result of one write as of that write: a later one of its multi may have changed the node."""
@@ -278,6 +298,8 @@ class RequestProcessor:
         node.acl = resolved
         node.acl_version += 1
         node.stat = node.row = None
+        if self.storage is not None:
+            self.storage.write(self.zxid, requester.session_id, ((WatchKind.DATA, path, resolved),))
         return wire.stat(node.read_stat())
 
     # Reads.

@@ -4,15 +4,18 @@
         client = KazooClient(server.connect_string)
 
 One thread runs an asyncio event loop and does everything; the methods for other threads hand their work to it and
-wait. Data is in memory alone: it is lost when the server is closed, and kept over `stop` and `start`.
+wait. Without a data directory, data is in memory: it is lost with the object, and kept over `stop` and `start`. With
+one, `start` reads what is there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -20,6 +23,8 @@ from controller.clock import Future, Timer
 from controller.zookeeper.row_writes import REQUEST_BYTES_MAX
 from controller.zookeeper.server.connection import ServedConnection
 from controller.zookeeper.server.core import CONTAINER_CHECK_MS, ZooKeeperCore
+from controller.zookeeper.server.files import DataDirectory
+from controller.zookeeper.server.storage import SNAPSHOT_TRANSACTIONS, Storage
 
 T = TypeVar("T")
 
@@ -61,15 +66,13 @@ class _TcpConnection(ServedConnection, asyncio.Protocol):
         self._socket = None
         super().connection_lost(error)
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        if self._socket is not None:
+    def throttle(self) -> None:
+        if self._socket is None:
+            return
+        if self.throttled:
             self._socket.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self._socket is not None:
+        else:
             self._socket.resume_reading()
-        super().resume_writing()
 
 
 class ZooKeeperServer:
@@ -77,6 +80,10 @@ class ZooKeeperServer:
 
     Args:
         host, port: where to listen; port 0 takes a free one.
+        data_dir: where transactions and snapshots are kept (see `storage`). None keeps everything in memory.
+        fsync: answer a write when it is on the disk. Without, a crash of the machine may lose acknowledged writes;
+            the end of the process loses none.
+        snapshot_transactions: how many transactions there are from one snapshot to the next (snapCount).
 
     The others are those of `ZooKeeperCore`.
     """
@@ -93,7 +100,12 @@ class ZooKeeperServer:
         max_connections_per_address: int = 0,
         extended_types: bool = True,
         container_check_ms: int = CONTAINER_CHECK_MS,
+        data_dir: Path | str | None = None,
+        fsync: bool = True,
+        snapshot_transactions: int = SNAPSHOT_TRANSACTIONS,
     ) -> None:
+        if snapshot_transactions <= 0:
+            raise ValueError(f"snapshot_transactions {snapshot_transactions}: expected more than 0")
         self.host = host
         self.port = port
         self.core = ZooKeeperCore(
@@ -106,6 +118,11 @@ class ZooKeeperServer:
             extended_types=extended_types,
             container_check_ms=container_check_ms,
         )
+        self.failure: Exception | None = None
+        """The error of the log that has stopped the server."""
+        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._fsync = fsync
+        self._snapshot_transactions = snapshot_transactions
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -114,12 +131,39 @@ class ZooKeeperServer:
         """What a client takes as its hosts."""
         return f"{self.host}:{self.port}"
 
+    @property
+    def running(self) -> bool:
+        """Whether the server serves. It stops by itself if its log can't be written: `failure` says why."""
+        return self._thread is not None and self._thread.is_alive() and self.failure is None
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What `start` cut off or passed over in the data directory, and snapshots that failed."""
+        storage = self.core.storage
+        return () if storage is None else tuple(storage.warnings)
+
     # Life cycle, from any thread.
 
     def start(self) -> None:
-        """Listen and serve. Raises OSError if the port can't be had. Sessions get their whole timeout again."""
-        if self._thread is not None:
+        """Listen and serve. Sessions get their whole timeout again.
+
+        Raises OSError if the port can't be had or the data directory not used, DataDirectoryInUse if another server
+        has that, DamagedDataFile if its files are not what a server wrote.
+        """
+        if self.running:
             return
+        self.stop()
+        self.failure = None
+        if self._data_dir is not None:
+            self.core.restore(
+                Storage(
+                    DataDirectory(self._data_dir),
+                    fsync=self._fsync,
+                    snapshot_transactions=self._snapshot_transactions,
+                    post=self._post,
+                    on_failure=self._fail,
+                )
+            )
         started = threading.Event()
         failed: list[OSError] = []
         self._thread = threading.Thread(
@@ -130,16 +174,31 @@ class ZooKeeperServer:
         if failed:
             self._thread.join()
             self._thread = None
+            self._close_storage()
             raise failed[0]
+
+    def _post(self, work: Callable[[], None]) -> None:
+        """Do `work` on the server's thread, soon; nothing if that has ended."""
+        if (loop := self._loop) is not None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(work)
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = error
+        self._stopping.set()
+
+    def _close_storage(self) -> None:
+        storage = self.core.storage
+        if storage is not None:
+            storage.close()
+            self.core.processor.storage = None
 
     def stop(self) -> None:
         """Break all connections and stop listening; data and sessions are kept for the next `start`."""
-        thread, loop = self._thread, self._loop
-        if thread is None or loop is None:
-            return
-        self._thread = None
-        loop.call_soon_threadsafe(self._stopping.set)
-        thread.join()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._post(self._stopping.set)
+            thread.join()
 
     close = stop
 
@@ -169,6 +228,7 @@ class ZooKeeperServer:
         listener.close()
         self.core.stop()
         await asyncio.sleep(0)  # the transports' ends
+        self._close_storage()
         self._loop = None
 
     def _call(self, work: Callable[[], T]) -> T:
