@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -12,7 +12,8 @@ import pytest
 from controller.zookeeper.operations import Create
 from controller.zookeeper.server.files import DataDirectory, DataDirectoryInUse
 from controller.zookeeper.server.log import DamagedDataFile, frame, header
-from tests.zookeeper.storage_desk import Desk, Dump, LossyDirectory, recovered
+from controller.zookeeper.server.storage import Storage
+from tests.zookeeper.storage_desk import Desk, Dump, LossyDirectory, LossyFile, recovered
 
 Written = tuple[Path, list[Dump]]
 """A data directory, and its state after each zxid."""
@@ -167,26 +168,59 @@ def crashes(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(tmp_path)
 
 
+def crash_often(base: Path, seed: int) -> None:
+    random = Random(seed)
+    directory = LossyDirectory(base / "data-0")
+    desk = Desk(directory, snapshot_transactions=15)
+    try:
+        dumps = [desk.dump()]
+        for crash in range(6):
+            for _ in range(random.randrange(40)):
+                desk.step(random)
+                dumps.append(desk.dump())
+                if random.random() < 0.5:
+                    desk.pump(random.choice([None, 0.001]))
+            acknowledged = desk.acknowledged
+            directory.crash(base / f"data-{crash + 1}", random)
+            desk.settle()
+            desk.storage.close()
+            directory = LossyDirectory(base / f"data-{crash + 1}")
+            desk = Desk(directory, snapshot_transactions=15)
+            assert acknowledged <= desk.storage.zxid < len(dumps)
+            del dumps[desk.storage.zxid + 1 :]
+            assert desk.dump() == dumps[-1]
+            desk.acknowledged = desk.storage.zxid
+    finally:
+        desk.storage.close()
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_crash_of_the_machine_loses_nothing_acknowledged(crashes: Path, seed: int) -> None:
-    random = Random(seed)
-    directory = LossyDirectory(crashes / "data-0")
-    desk = Desk(directory, snapshot_transactions=15)
-    dumps = [desk.dump()]
-    for crash in range(6):
-        for _ in range(random.randrange(40)):
-            desk.step(random)
-            dumps.append(desk.dump())
-            if random.random() < 0.5:
-                desk.pump(random.choice([None, 0.001]))
-        acknowledged = desk.acknowledged
-        directory.crash(crashes / f"data-{crash + 1}", random)
-        desk.settle()
-        desk.storage.close()
-        directory = LossyDirectory(crashes / f"data-{crash + 1}")
-        desk = Desk(directory, snapshot_transactions=15)
-        assert acknowledged <= desk.storage.zxid < len(dumps)
-        del dumps[desk.storage.zxid + 1 :]
-        assert desk.dump() == dumps[-1]
-        desk.acknowledged = desk.storage.zxid
-    desk.storage.close()
+    crash_often(crashes, seed)
+
+
+def unsynced(prefix: str) -> Callable[[pytest.MonkeyPatch], None]:
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        sync = LossyFile.sync
+        monkeypatch.setattr(LossyFile, "sync", lambda file: None if file.path.name.startswith(prefix) else sync(file))
+
+    return plant
+
+
+def names_unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LossyDirectory, "sync_names", lambda _directory: None)
+
+
+def early_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Storage, "_wait_durable", lambda _storage, _zxid: True)
+
+
+@pytest.mark.parametrize("plant", [unsynced("log."), unsynced("snapshot."), names_unsynced, early_snapshot])
+def test_a_planted_fault_is_found(
+    crashes: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, DamagedDataFile)):  # noqa: PT012 - any of the seeds may find it
+        for seed in range(100):
+            (crashes / str(seed)).mkdir()
+            crash_often(crashes / str(seed), seed)

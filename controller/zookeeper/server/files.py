@@ -94,8 +94,10 @@ class DataDirectory:
             os.close(fd)
 
     def close(self) -> None:
-        """Release the directory for another server."""
-        os.close(self._lock)
+        """Release the directory for another server. May be called again."""
+        fd, self._lock = self._lock, -1
+        if fd != -1:
+            os.close(fd)
 
 
 def _try_lock(fd: int) -> bool:

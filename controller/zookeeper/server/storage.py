@@ -213,10 +213,14 @@ class Storage:
             file.close()
         if not self._fsync:
             self._log.sync()
+        # A snapshot that outlasted transactions of which it has effects would have half of them.
+        return size if self._wait_durable(through) else None
+
+    def _wait_durable(self, zxid: int) -> bool:
+        """Wait until a transaction is on the disk; False if the server ends before."""
         with self._durable_changed:
-            # A snapshot that outlasted the transactions of which it has effects would have half of them.
-            self._durable_changed.wait_for(lambda: self.durable >= through or self._closing)
-            return None if self._closing else size
+            self._durable_changed.wait_for(lambda: self.durable >= zxid or self._closing)
+            return not self._closing
 
     def _on_server(self, work: Callable[[], bytes]) -> bytes | None:
         """Do work on the server's thread and return its result; None if the server ends."""
