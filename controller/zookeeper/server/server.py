@@ -120,7 +120,7 @@ class ZooKeeperServer:
         )
         self.failure: Exception | None = None
         """The error of the log that has stopped the server."""
-        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._data_dir = None if data_dir is None else Path(data_dir).absolute()
         self._fsync = fsync
         self._snapshot_transactions = snapshot_transactions
         self._loop: asyncio.AbstractEventLoop | None = None
