@@ -78,6 +78,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def spawn(self) -> None:
+        self.incarnation += 1  # before a client can read from it
         options = {
             "port": self.port,
             "data": self.data,
@@ -97,7 +98,6 @@ class Server:
         assert self._process.stdout is not None
         if not self._process.stdout.readline().startswith(b"zookeeper.connect="):
             raise Wrong(f"the server did not start: {self.stderr.read_text()}")
-        self.incarnation += 1
 
     def kill(self) -> None:
         if self._process is not None:
@@ -451,7 +451,8 @@ def _wait(
         if condition():
             return
         if time.monotonic() > until:
-            raise Wrong(f"not within {DEADLINE_S:g} s: {what}")
+            states = [(each.root, each.verified, each.client.client_state) for each in workers]
+            raise Wrong(f"not within {DEADLINE_S:g} s: {what}: {states}")
         time.sleep(0.01)
 
 

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from controller.zookeeper.operations import Create
+from controller.zookeeper.server import files
 from controller.zookeeper.server.files import DataDirectory, DataDirectoryInUse
 from controller.zookeeper.server.log import DamagedDataFile, frame, header
 from controller.zookeeper.server.storage import Storage
@@ -38,9 +39,14 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return written(tmp_path_factory.mktemp("small") / "data", 20, seed=1)
 
 
-def copied(data: Path, target: Path, name: str, content: bytes) -> Path:
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(data, target)
+@pytest.fixture
+def without_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For thousands of recoveries, whose files need not survive anything."""
+    monkeypatch.setattr(files, "_sync_data", lambda _fd: None)
+
+
+def holding(target: Path, name: str, content: bytes) -> Path:
+    target.mkdir(exist_ok=True)
     (target / name).write_bytes(content)
     return target
 
@@ -57,13 +63,14 @@ def test_what_was_written_is_recovered(tmp_path: Path, snapshot_transactions: in
         assert recovered(data) == (120, dumps[-1], [])
 
 
+@pytest.mark.usefixtures("without_syncs")
 def test_a_log_that_is_cut_anywhere_holds_the_transactions_before(tmp_path: Path, small: Written) -> None:
     data, dumps = small
     log = only_log(data)
     content = log.read_bytes()
     last = 0
     for size in range(len(content) + 1):
-        zxid, state, warnings = recovered(copied(data, tmp_path / "cut", log.name, content[:size]))
+        zxid, state, warnings = recovered(holding(tmp_path / "cut", log.name, content[:size]))
         assert state == dumps[zxid]
         assert zxid >= last
         last = zxid
@@ -73,17 +80,18 @@ def test_a_log_that_is_cut_anywhere_holds_the_transactions_before(tmp_path: Path
     assert last == len(dumps) - 1
 
 
+@pytest.mark.usefixtures("without_syncs")
 def test_a_flipped_bit_is_found_or_was_in_the_last_group(tmp_path: Path, small: Written) -> None:
     data, dumps = small
     log = only_log(data)
     content = log.read_bytes()
     last_group = content.rindex(b"ZKgp")
-    before_last = recovered(copied(data, tmp_path / "cut", log.name, content[:last_group]))[0]
+    before_last = recovered(holding(tmp_path / "cut", log.name, content[:last_group]))[0]
     random = Random(1)
     for at in range(len(content)):
         damaged = bytearray(content)
         damaged[at] ^= 1 << random.randrange(8)
-        copied(data, tmp_path / "flipped", log.name, bytes(damaged))
+        holding(tmp_path / "flipped", log.name, bytes(damaged))
         if at < last_group:
             with pytest.raises(DamagedDataFile, match=r"log\.0+1, offset \d+: expected "):
                 recovered(tmp_path / "flipped")
