@@ -27,6 +27,8 @@ LIBRARY: Final = "CAMERLENGO_CLIENT_SUITE_LIBRARY"
 SERVER: Final = "CAMERLENGO_CLIENT_SUITE_SERVER"
 RECORD: Final = "CAMERLENGO_CLIENT_SUITE_RECORD"
 """The file that gets a line of JSON for each test that was collected, and one for each that has ended."""
+WITHOUT_GROUPS: Final = "CAMERLENGO_CLIENT_SUITE_WITHOUT_GROUPS"
+"""Set if aiokafka's consumers are made without a group, whatever a test says."""
 
 MISSING: Final = "brokers of this project have no "
 GROUPS: Final = "groups"
@@ -100,6 +102,8 @@ class Run:
         self._needs: set[str] = set()
         self._outcome = "passed"
         self._reason = ""
+        self.group_taken = False
+        """Whether the test that runs wanted a group, and was made to go without."""
 
     def write(self, **line: object) -> None:
         with self._record.open("a") as record:
@@ -126,7 +130,7 @@ class Run:
         raise unittest.SkipTest(MISSING + what)
 
     def begin(self) -> None:
-        self._needs, self._outcome, self._reason = set(), "passed", ""
+        self._needs, self._outcome, self._reason, self.group_taken = set(), "passed", "", False
 
     def saw(self, report: pytest.TestReport) -> None:
         if report.skipped and self._outcome == "passed":
@@ -138,6 +142,8 @@ class Run:
             self._outcome, self._reason = "failed", _reason_of(report)
 
     def end(self, test: str) -> None:
+        if self._outcome == "failed" and self.group_taken:
+            self.needed(GROUPS)
         self.write(test=test, outcome=self._outcome, needs=sorted(self._needs), reason=self._reason)
 
 
@@ -174,6 +180,9 @@ class KafkaPython:
 
     def __init__(self, run: Run, server: str) -> None:
         self._run = run
+        service: Any = ModuleType("test.service")  # the distribution has no such file
+        service.ExternalService = service.SpawnedService = lambda *_: None
+        sys.modules["test.service"] = service
         self._host, _, port = server.rpartition(":")
         self._port = int(port)
 
@@ -231,6 +240,29 @@ class Aiokafka:
 
         connection: Any = AIOKafkaConnection
         connection.send = _before(connection.send, self._run.asked)
+        if WITHOUT_GROUPS in os.environ:
+            self._leave_groups()
+
+    def _leave_groups(self) -> None:
+        """Make all consumers without a group; without one, nothing is committed that could be sought."""
+        from aiokafka import AIOKafkaConsumer
+
+        run = self._run
+        consumer: Any = AIOKafkaConsumer
+        make, to_committed = consumer.__init__, consumer.seek_to_committed
+
+        @wraps(make)
+        def made(self: Any, *topics: Any, **options: Any) -> None:
+            self.had_group = options.pop("group_id", None) is not None
+            options.pop("group_instance_id", None)
+            run.group_taken |= self.had_group
+            make(self, *topics, **options)
+
+        @wraps(to_committed)
+        async def sought(self: Any, *partitions: Any) -> Any:
+            return {} if self.had_group and not partitions else await to_committed(self, *partitions)
+
+        consumer.__init__, consumer.seek_to_committed = made, sought
 
     def replace(self, conftest: Any) -> None:
         """Let their fixtures name the broker that runs."""

@@ -2,11 +2,12 @@
 
     python -m tests.clients.client_suites DIR                           # a source directory of either
     python -m tests.clients.client_suites DIR --suite aiokafka -k seek  # those tests alone
+    python -m tests.clients.client_suites DIR --without-groups          # aiokafka's consumers, all without a group
     python -m tests.clients.client_suites DIR --kafka                   # the Kafka 2.8 that KAFKA_HOME names
 
-DIR is an unpacked source directory, for neither library's distribution has its tests. They run with the library that is
-installed, file by file, each file in a process and with a broker of its own: number 0, on a ZooKeeper server in Python.
-Tests of the library alone, without a broker, are left out.
+DIR is an unpacked source directory: kafka-python's distribution has its integration tests, aiokafka's repository alone
+has them. They run with the library that is installed, file by file, each file in a process and with a broker of its
+own: number 0, on a ZooKeeper server in Python. Tests of the library alone, without a broker, are left out.
 
 A test is *applicable* if it needs no consumer group, transaction or security (`client_suite_plugin.needs_of`). Prints
 each test with its outcome, and a table. The exit status is 1 if fewer than 90% of the applicable tests pass.
@@ -34,7 +35,7 @@ from controller.broker.settings import address_text
 from controller.hosts.local_cluster import BrokerChild
 from controller.zookeeper.embedded import LOOPBACK, HeldPorts
 from controller.zookeeper.server.server import ZooKeeperServer
-from tests.clients.client_suite_plugin import GROUPS, LIBRARY, RECORD, SECURITY, SERVER, TRANSACTIONS
+from tests.clients.client_suite_plugin import GROUPS, LIBRARY, RECORD, SECURITY, SERVER, TRANSACTIONS, WITHOUT_GROUPS
 from tests.interop.kafka import START_LIMIT_S, Kafka, KafkaBroker, jars_of
 
 ROOT: Final = Path(__file__).parents[2]
@@ -143,7 +144,9 @@ def broker(settings: Mapping[str, str], folder: Path, kafka: Kafka | None) -> It
             ports.release()
 
 
-def run_file(library: Library, package: Path, path: Path, server: str, select: str | None) -> list[Result]:
+def run_file(
+    library: Library, package: Path, path: Path, server: str, select: str | None, further: Mapping[str, str]
+) -> list[Result]:
     """Run the tests of one file that need a broker."""
     record = package.parent / "record.jsonl"
     record.unlink(missing_ok=True)
@@ -161,6 +164,7 @@ def run_file(library: Library, package: Path, path: Path, server: str, select: s
     command += [*library.options, *(["-k", select] if select else []), str(path)]
     environment = {
         **os.environ,
+        **further,
         LIBRARY: library.name,
         SERVER: server,
         RECORD: str(record),
@@ -207,26 +211,34 @@ def _results(record: Path) -> list[Result]:
     return list(found.values())
 
 
-def run(library: Library, source: Path, select: str | None, kafka: Kafka | None, keep: Path | None) -> list[Result]:
-    """Run a library's tests; print each with its outcome."""
+def run(
+    library: Library,
+    source: Path,
+    select: str | None,
+    kafka: Kafka | None,
+    further: Mapping[str, str],
+    keep: Path | None,
+) -> list[Result]:
+    """Run a library's tests; print each with its outcome. `further`: environment variables for the plugin."""
     results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="client-suite-") as temporary:
         folder = Path(temporary)
         package = folder / library.package
         shutil.copytree(source / library.folder, package)
+        (package / "__init__.py").touch()
         for path in sorted(package.glob(library.files)):
             if library.word not in path.read_text():
                 continue
             place = folder / f"broker-{path.stem}"
             place.mkdir()
             with broker(library.settings, place, kafka) as server:
-                found = run_file(library, package, path, server, select)
+                found = run_file(library, package, path, server, select, further)
             for one in found:
                 about = "" if one.outcome == "passed" else f": {one.reason}"
                 print(f"{one.outcome:<8}{one.kind:<13}{one.test}{about}", flush=True)
             results += found
             if keep is not None:
-                for log in (*folder.glob("*.log"), *place.glob("*.log")):
+                for log in (folder / f"{path.stem}.log", *place.glob("*.log")):
                     shutil.copy(log, keep / f"{library.name}-{path.stem}-{log.name}")
     return results
 
@@ -248,6 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("source", type=Path, metavar="DIR", help="an unpacked source directory of the library")
     parser.add_argument("--suite", choices=LIBRARIES, help="the library (default: as DIR has it)")
     parser.add_argument("-k", dest="select", metavar="EXPRESSION", help="only these tests, as pytest's -k")
+    parser.add_argument("--without-groups", action="store_true", help="make aiokafka's consumers without a group")
     parser.add_argument("--kafka", action="store_true", help="run against the Kafka 2.8 that KAFKA_HOME names")
     parser.add_argument("--logs", type=Path, metavar="NEWDIR", help="keep the logs of brokers and tests in NEWDIR")
     options = parser.parse_args(arguments)
@@ -257,14 +270,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "kafka-python's (with test/) or aiokafka's (with tests/)" if library is None else library.folder + "/"
         )
         parser.error(f"{options.source}: expected an unpacked source directory, {expected}")
+    if options.without_groups and library.name != "aiokafka":
+        parser.error(f"--without-groups is for aiokafka's tests, got those of {library.name}")
     if options.logs is not None:
         options.logs.mkdir(parents=True)
+    further = {WITHOUT_GROUPS: "yes"} if options.without_groups else {}
     with tempfile.TemporaryDirectory(prefix="kafka-") as folder:
         try:
             kafka = Kafka(jars_of(os.environ.get("KAFKA_HOME")), Path(folder)) if options.kafka else None
         except ValueError as error:
             parser.error(str(error))
-        results = run(library, options.source, options.select, kafka, options.logs)
+        results = run(library, options.source, options.select, kafka, further, options.logs)
     return int(not report(library, results))
 
 
