@@ -6,8 +6,8 @@
     python -m tests.clients.client_suites DIR --kafka                   # the Kafka 2.8 that KAFKA_HOME names
 
 DIR is an unpacked source directory: kafka-python's distribution has its integration tests, aiokafka's repository alone
-has them. They run with the library that is installed, file by file, each file in a process and with a broker of its
-own: number 0, on a ZooKeeper server in Python. Tests of the library alone, without a broker, are left out.
+has them. They run with the library that is installed, each file in a process of its own, against one broker: number 0,
+on a ZooKeeper server in Python. Tests of the library alone, without a broker, are left out.
 
 A test is *applicable* if it needs no consumer group, transaction or security (`client_suite_plugin.needs_of`). Prints
 each test with its outcome, and a table. The exit status is 1 if fewer than 90% of the applicable tests pass.
@@ -226,20 +226,18 @@ def run(
         package = folder / library.package
         shutil.copytree(source / library.folder, package)
         (package / "__init__.py").touch()
-        for path in sorted(package.glob(library.files)):
-            if library.word not in path.read_text():
-                continue
-            place = folder / f"broker-{path.stem}"
-            place.mkdir()
-            with broker(library.settings, place, kafka) as server:
+        with broker(library.settings, folder, kafka) as server:
+            for path in sorted(package.glob(library.files)):
+                if library.word not in path.read_text():
+                    continue
                 found = run_file(library, package, path, server, select, further)
-            for one in found:
-                about = "" if one.outcome == "passed" else f": {one.reason}"
-                print(f"{one.outcome:<8}{one.kind:<13}{one.test}{about}", flush=True)
-            results += found
-            if keep is not None:
-                for log in (folder / f"{path.stem}.log", *place.glob("*.log")):
-                    shutil.copy(log, keep / f"{library.name}-{path.stem}-{log.name}")
+                for one in found:
+                    about = "" if one.outcome == "passed" else f": {one.reason}"
+                    print(f"{one.outcome:<8}{one.kind:<13}{one.test}{about}", flush=True)
+                results += found
+        if keep is not None:
+            for log in folder.glob("*.log"):
+                shutil.copy(log, keep)
     return results
 
 
