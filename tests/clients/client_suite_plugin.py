@@ -4,7 +4,7 @@
 start Kafka, leaves out the tests that use none of them, and records of each test its outcome and what it needed.
 
 `needs_of` is the one rule of what a test needs: it looks at the requests that the client sends, or would send if the
-broker offered them. What a broker without TLS and SASL has no port for is needed by whoever asks for the port.
+broker offered them. A test that uses a port or a file for TLS or SASL is skipped, and needs security.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Run:
             self._outcome = "skipped"
             self._reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else ""
             _, _, missing = self._reason.partition(MISSING)
-            self.needed(missing or None)  # a fixture of several tests says it to all of them, and runs once
+            self.needed(missing or None)  # a fixture of several tests is skipped once, with this reason in all of them
         elif report.failed and self._outcome != "failed":
             self._outcome, self._reason = "failed", _reason_of(report)
 

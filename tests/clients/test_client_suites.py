@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+import sys
+import tarfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -10,6 +15,7 @@ from controller.protocol.codec import ApiKey
 from tests.clients.client_suite_plugin import GROUPS, SECURITY, TRANSACTIONS, needs_of
 from tests.clients.client_suites import LIBRARIES, class_of, main, report
 from tests.clients.client_suites import Result as SuiteResult
+from tests.programs import needs_programs, program
 
 CONFTEST = """
 from dataclasses import dataclass
@@ -163,3 +169,35 @@ def test_arguments_that_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
             main(arguments)
         assert ended.value.code == 2
         assert message in capsys.readouterr().err
+
+
+SELECTED = (
+    "end_to_end or idempotent or record_metadata or delete_records or create_ or elect_leaders or offsets_for_time"
+)
+"""Some of kafka-python's integration tests that need no group: records, topics, elections, offsets by time."""
+
+
+@needs_programs
+@pytest.mark.timeout(600)
+def test_some_of_kafka_pythons_own_tests_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its distribution of the installed version, from the package index."""
+    pip = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") is not None else [program("pip3", "pip")]
+    options = [
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--no-binary",
+        "kafka-python",
+        "--dest",
+        str(tmp_path),
+    ]
+    subprocess.run([*pip, "download", *options, f"kafka-python=={version('kafka-python')}"], check=True, timeout=300)
+    [distribution] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(distribution) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [source] = (path.parent for path in tmp_path.glob("*/pyproject.toml"))
+    status = main([str(source), "-k", f"({SELECTED}) and not acls and not ssl and not sasl"])
+    printed = capsys.readouterr().out
+    assert status == 0, printed
+    assert "failed  applicable" not in printed
+    assert printed.count("passed  applicable") >= 20, printed
