@@ -12,24 +12,27 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 
-from controller.zookeeper.embedded import EmbeddedZooKeeper, four_letter_word
+from controller.zookeeper.embedded import four_letter_word
 from controller.zookeeper.jute import INT, acl_entries, buffer, string
 from controller.zookeeper.operations import OPEN_ACL
 from controller.zookeeper.server import wire
 from controller.zookeeper.server.server import ZooKeeperServer
 from controller.zookeeper.server.wire import OpCode
 from tests.processes import eventually
-from tests.zookeeper.wire_fuzz import JAVA_OPTIONS, NO_CHECK_MS, RawClient, WireStep, difference
+from tests.zookeeper.wire_client import RawClient
+from tests.zookeeper.wire_fuzz import Pair, pair
+from tests.zookeeper.wire_histories import Connect, Request, WireStep
 
-HISTORIES = 25
+HISTORIES, TCP_HISTORIES = 50, 10
+TIMED_HISTORIES = (109, 153)
 LONG_AGO_MS = 1
 IDLE_CONNECTIONS = 100
 
 
 @pytest.fixture(scope="module")
-def real() -> Iterator[str]:
-    with EmbeddedZooKeeper(fsync=False, java_options=JAVA_OPTIONS) as server:
-        yield server.connect_string
+def servers() -> Iterator[Pair]:
+    with pair() as running:
+        yield running
 
 
 @pytest.fixture
@@ -47,26 +50,32 @@ def client(server: ZooKeeperServer) -> Iterator[KazooClient]:
     made.close()
 
 
-def test_random_histories_have_a_real_servers_answers(real: str) -> None:
-    with ZooKeeperServer(max_session_timeout_ms=120_000, container_check_ms=NO_CHECK_MS) as python:
-        for seed in range(1, HISTORIES + 1):
-            found = difference(seed, python.connect_string, real)
-            assert found is None, found
+def test_random_histories_have_a_real_servers_answers(servers: Pair) -> None:
+    for seed in range(1, HISTORIES + 1):
+        found = servers.difference(seed)
+        assert found is None, found
+    found = servers.clean()
+    assert found is None, found
 
 
-def test_the_comparison_sees_a_fault_of_the_server(real: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_histories_over_tcp_and_of_expiring_sessions_and_timers() -> None:
+    with pair(tcp=True) as over_tcp:
+        assert [over_tcp.difference(seed) for seed in range(1, TCP_HISTORIES + 1)] == [None] * TCP_HISTORIES
+    with pair(timed=True) as timed:
+        assert [timed.confirmed_difference(seed) for seed in TIMED_HISTORIES] == [None] * len(TIMED_HISTORIES)
+
+
+def test_the_comparison_sees_a_fault_of_the_server(servers: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     stat = wire.stat
-    with ZooKeeperServer(max_session_timeout_ms=120_000, container_check_ms=NO_CHECK_MS) as python:
-        monkeypatch.setattr(wire, "stat", lambda value: stat(value._replace(version=value.version + 1)))
-        assert any(difference(seed, python.connect_string, real) for seed in range(1_001, 1_011))
+    monkeypatch.setattr(wire, "stat", lambda value: stat(value._replace(version=value.version + 1)))
+    assert any(servers.difference(seed) for seed in range(1_001, 1_011))
 
 
 @pytest.mark.parametrize("size", [-1, 1 << 24])
 def test_a_frame_of_no_size_ends_its_connection(server: ZooKeeperServer, size: int) -> None:
     raw = RawClient(server.connect_string)
     raw.renew()
-    assert raw._socket is not None
-    raw._socket.sendall(struct.pack("!i", size))
+    raw.write(struct.pack("!i", size))
     assert raw.frame() is None
     raw.disconnect()
 
@@ -80,7 +89,7 @@ def test_a_client_from_the_future_is_sent_away(server: ZooKeeperServer) -> None:
 def test_a_wrong_password_gets_no_session(server: ZooKeeperServer) -> None:
     raw = RawClient(server.connect_string)
     raw.renew()
-    raw._password = b"x" * 16
+    raw.password = b"x" * 16
     assert not raw.connect()
     assert raw.frame() is None
     raw.disconnect()
@@ -183,7 +192,9 @@ def test_the_four_letter_words(server: ZooKeeperServer, client: KazooClient) -> 
 
 
 def test_a_step_names_its_request() -> None:
-    assert str(WireStep(1, OpCode.SYNC, b"x")) == "client 1: SYNC b'x'"
+    asked = Request(OpCode.SYNC, b"x"), Request(OpCode.SET_WATCHES, b"", 2)
+    assert str(WireStep(1, asked)) == "client 1: SYNC b'x'; SET_WATCHES (2 ago) b''"
+    assert str(WireStep(2, connect=Connect.AFTER_CLOSING)) == "client 2 closes its connection and opens another"
 
 
 @pytest.mark.parametrize(

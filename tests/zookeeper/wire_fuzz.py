@@ -1,234 +1,109 @@
 """Random histories of raw requests on the ZooKeeper server in Python and on a real one, compared reply by reply.
 
-    python -m tests.zookeeper.wire_fuzz --histories 2000 --seed 1
+    python -m tests.zookeeper.wire_fuzz --histories 2000 --seed 1 --jobs 2
+    python -m tests.zookeeper.wire_fuzz --histories 500 --seed 1 --timed
+    python -m tests.zookeeper.wire_fuzz --histories 500 --seed 1 --tcp
 
-sends the same frames to both: every request type, sessions that move between connections, all watch modes, ACLs,
-multis, bad paths and frames that are too short. Compared are all replies with their error codes and relative zxids,
-and every watch event in its place before a reply. Times, session ids and the order of children are left out. A
-difference is printed with its seed and the steps that led to it; the exit status is then 1.
+sends the same frames to both: every request type, bursts, sessions that move between connections, all watch modes and
+their restoration, ACLs and credentials, multis, bad paths and frames that are too short; with `--timed` also sessions
+that expire, and containers and TTL nodes that the servers delete. Compared are all replies with their error codes and
+relative zxids, and every watch event in its place before a reply. Times, session ids and the order of children are left
+out. A difference is printed with its seed and the steps that led to it; the exit status is then 1.
+
+The Python server is its core in this process, in virtual time, or with `--tcp` behind a socket. One pair of servers
+serves many histories, each below a root of its own. Every `BATCH` histories all znodes are deleted: on the real server
+by a multi of the paths that the Python server has, which fails if a path is missing or has children that the Python
+server does not have.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import random
-import socket
-import struct
-from collections.abc import Callable
-from dataclasses import dataclass
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
+from controller.clock import VirtualClock
 from controller.zookeeper.embedded import EmbeddedZooKeeper
-from controller.zookeeper.jute import END, INT, MULTI_HEADER, STAT, acl_entries, buffer, string, strings
+from controller.zookeeper.jute import END, INT, MULTI_HEADER, STAT, acl_entries, buffer, string
 from controller.zookeeper.memory.database import digest_id
-from controller.zookeeper.operations import ACL, OPEN_ACL, PERM_ALL, PERM_CREATE, PERM_READ, PERM_WRITE, Stat
-from controller.zookeeper.server import wire
+from controller.zookeeper.operations import OPEN_ACL, Delete, Stat
+from controller.zookeeper.server.core import ZooKeeperCore
+from controller.zookeeper.server.identity import ConnectionIdentity
 from controller.zookeeper.server.server import ZooKeeperServer
 from controller.zookeeper.server.wire import OpCode, RecordReader
+from tests.zookeeper.wire_client import DEADLINE_S, EVENT_XID, LONG_TIMEOUT_MS, RawClient, SilentServer
+from tests.zookeeper.wire_histories import (
+    CLIENTS,
+    ENDING,
+    LONG,
+    STEPS,
+    Connect,
+    HistoryMaker,
+    TimedHistoryMaker,
+    WireStep,
+)
 
-CLIENTS = 3
-STEPS = 30
-UNKNOWN = 99
-"""No request has this type. A check is one in a multi alone."""
+BATCH = 50
 NO_CHECK_MS = 86_400_000
-"""Containers are deleted by a timer, which no two servers have in common."""
-JAVA_OPTIONS = ("-Dzookeeper.extendedTypesEnabled=true", f"-Dznode.container.checkIntervalMs={NO_CHECK_MS}")
-_LONG = struct.Struct("!q")
-_TIMEOUT_MS = 60_000
-_DEADLINE_S = 30.0
-_PING_XID, _EVENT_XID, _AUTH_XID, _SET_WATCHES_XID = -2, -1, -4, -8
-
-NAMES = ["", "/a", "/b", "/a/x", "/a/y", "/b/x", "/a/x/z", "/a/x/z"]
-BAD_NAMES = ["/a//b", "/a/", "/a/../b", "/a/\u0001"]
-ACLS = [
-    *[OPEN_ACL] * 6,
-    (ACL(PERM_READ, "world", "anyone"),),
-    (ACL(PERM_READ | PERM_CREATE, "world", "anyone"), ACL(PERM_WRITE, "world", "anyone")),
-    (ACL(PERM_ALL, "auth", ""),),
-    (ACL(PERM_ALL, "digest", digest_id("u0:p")), ACL(PERM_READ, "world", "anyone")),
-    (ACL(PERM_ALL, "ip", "127.0.0.1"),),
-    (ACL(PERM_ALL, "ip", "10.0.0.0/8"), ACL(PERM_READ, "ip", "127.0.0.0/8")),
-    (ACL(PERM_ALL, "unknown", "x"),),
-    (),
-]
+"""Containers are deleted by a timer, which the servers have in common only with `--timed`."""
+CHECK_MS = 100
+"""A real server that has not deleted a node before the next check asks for the deletion again: one more transaction."""
+TICK_MS = 50
+SHORT_TIMEOUT_MS = 2 * TICK_MS
+_SUPER = "super:p"
+_POLL_S = 0.005
+_AUTH_FAILED = [-115, b""]
 
 
-class RawClient:
-    """One session on one server, and the frames of its connection."""
+class Server:
+    """A server that histories run on: a real one, or the one in Python over TCP."""
 
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._address = host, int(port)
-        self.session, self._password = 0, bytes(16)
-        self._xid = 0
-        self._socket: socket.socket | None = None
-        self._received = b""
+    time_passes = True
 
-    def connect(self) -> bool:
-        """Return whether the session, which is a new one at first, is served over a new connection."""
-        self.disconnect()
-        self._socket = socket.create_connection(self._address, timeout=_DEADLINE_S)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        head = INT.pack(0) + _LONG.pack(0) + INT.pack(_TIMEOUT_MS) + _LONG.pack(self.session)
-        self._socket.sendall(wire.frame(head, buffer(self._password), b"\0"))
-        answer = self.frame()
-        assert answer is not None, "no answer to a connect request"
-        record = RecordReader(answer)
-        record.integer(), record.integer()
-        self.session, self._password = record.long(), record.buffer() or b""
-        return self.session != 0
+    def __init__(self, reached_by: str | ZooKeeperCore) -> None:
+        self.reached_by = reached_by
+        """What a `RawClient` takes."""
 
-    def disconnect(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-        self._socket, self._received = None, b""
-
-    def renew(self) -> None:
-        self.session, self._password = 0, bytes(16)
-        self.connect()
-
-    def send(self, operation: int, body: bytes) -> None:
-        assert self._socket is not None
-        special = {OpCode.PING: _PING_XID, OpCode.AUTH: _AUTH_XID}
-        special |= dict.fromkeys((OpCode.SET_WATCHES, OpCode.SET_WATCHES2), _SET_WATCHES_XID)
-        self._xid += 1
-        xid = special.get(OpCode(operation), self._xid) if operation in set(OpCode) else self._xid
-        self._socket.sendall(wire.frame(INT.pack(xid), INT.pack(operation), body))
-
-    def frame(self) -> bytes | None:
-        """Return the next frame, or None at the connection's end."""
-        assert self._socket is not None
-        while True:
-            if len(self._received) >= 4 and len(self._received) >= (end := 4 + INT.unpack_from(self._received)[0]):
-                frame, self._received = self._received[4:end], self._received[end:]
-                return frame
-            try:
-                data = self._socket.recv(65_536)
-            except ConnectionResetError:
-                return None
-            if not data:
-                return None
-            self._received += data
+    def pass_time(self, _ms: float) -> None:
+        """Let virtual time pass, where it does not pass by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class WireStep:
-    """One request of one client; `operation` 0 is a reconnect, and `since` a SetWatches' transactions ago."""
+class CoreServer(Server):
+    """The Python server's core in this process, in virtual time."""
 
-    client: int
-    operation: int
-    body: bytes
-    since: int | None = None
+    time_passes = False
 
-    def __str__(self) -> str:
-        name = OpCode(self.operation).name if self.operation in set(OpCode) else str(self.operation)
-        return f"client {self.client}: {name} {self.body!r}"
+    def __init__(self, core: ZooKeeperCore) -> None:
+        super().__init__(core)
+        assert isinstance(core.clock, VirtualClock)
+        self._clock = core.clock
 
-
-class HistoryMaker:
-    """Draws the steps of one history."""
-
-    def __init__(self, seed: int) -> None:
-        self.draw = random.Random(seed)
-        self.root = f"/h{seed}"
-
-    def path(self) -> str:
-        if self.draw.random() < 0.02:
-            return self.root + self.draw.choice(BAD_NAMES)
-        return self.root + self.draw.choice(NAMES)
-
-    def paths(self) -> list[str]:
-        return [self.path() for _ in range(self.draw.randrange(3))]
-
-    def data(self) -> bytes:
-        return buffer(self.draw.choice([None, b"", b"1", b"two"]))
-
-    def version(self) -> bytes:
-        return INT.pack(self.draw.choice([-1, -1, 0, 0, 1, 2]))
-
-    def acl(self) -> bytes:
-        return acl_entries(self.draw.choice(ACLS))
-
-    def flag(self) -> bytes:
-        return bytes([self.draw.random() < 0.5])
-
-    def write(self) -> tuple[int, bytes]:
-        operation = self.draw.choice(
-            [OpCode.CREATE] * 4
-            + [OpCode.CREATE2, OpCode.CREATE_CONTAINER, OpCode.CREATE_TTL]
-            + [OpCode.DELETE, OpCode.DELETE, OpCode.SET_DATA, OpCode.SET_DATA, OpCode.CHECK]
-        )
-        path = string(self.path())
-        if operation == OpCode.DELETE or operation == OpCode.CHECK:
-            return operation, path + self.version()
-        if operation == OpCode.SET_DATA:
-            return operation, path + self.data() + self.version()
-        flags_of: dict[int, list[int]] = {OpCode.CREATE_CONTAINER: [4], OpCode.CREATE_TTL: [5, 5, 6, 0]}
-        flags = flags_of.get(operation, [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 3, 4, 5, 7])
-        body = path + self.data() + self.acl() + INT.pack(self.draw.choice(flags))
-        if operation == OpCode.CREATE_TTL:
-            body += _LONG.pack(self.draw.choice([100_000, 1_000_000, 0, 1 << 50]))
-        return operation, body
-
-    def request(self) -> tuple[int, bytes]:
-        draw = self.draw
-        operation: int = draw.choice(sorted(set(OpCode) - {OpCode.CLOSE, OpCode.PING, OpCode.CHECK}))
-        if operation in (OpCode.CREATE, OpCode.CREATE2, OpCode.DELETE, OpCode.SET_DATA) or draw.random() < 0.3:
-            operation, body = self.write()
-            return (operation, body) if operation != OpCode.CHECK else (OpCode.SYNC, string(self.path()))
-        path = string(self.path())
-        if operation in (OpCode.CREATE_CONTAINER, OpCode.CREATE_TTL):
-            return OpCode.GET_ACL, path
-        if operation == OpCode.MULTI:
-            rows = [self.write() for _ in range(draw.randrange(5))]
-            return operation, b"".join(MULTI_HEADER.pack(kind, 0, -1) + body for kind, body in rows) + END
-        if operation == OpCode.MULTI_READ:
-            kinds = [OpCode.GET_DATA, OpCode.GET_CHILDREN]
-            heads = [MULTI_HEADER.pack(draw.choice(kinds), 0, -1) for _ in range(3)]
-            return operation, b"".join(head + string(self.path()) + self.flag() for head in heads) + END
-        if operation == OpCode.SET_ACL:
-            return operation, path + self.acl() + self.version()
-        if operation == OpCode.AUTH:
-            scheme, credential = draw.choice([("digest", f"u{draw.randrange(2)}:p")] * 8 + [("unknown", "x")])
-            return operation, INT.pack(0) + string(scheme) + buffer(credential.encode())
-        if operation in (OpCode.ADD_WATCH, OpCode.CHECK_WATCHES, OpCode.REMOVE_WATCHES):
-            kinds_of: dict[int, list[int]] = {OpCode.ADD_WATCH: [0, 1]}
-            return operation, path + INT.pack(draw.choice(kinds_of.get(operation, [1, 2, 3])))
-        if operation == OpCode.RECONFIG:
-            return operation, string("") + string("") + string("") + _LONG.pack(-1)
-        if operation in (OpCode.EXISTS, OpCode.GET_DATA, OpCode.GET_CHILDREN, OpCode.GET_CHILDREN2):
-            return operation, path + self.flag()
-        return operation, path
-
-    def step(self) -> WireStep:
-        draw, client = self.draw, self.draw.randrange(CLIENTS)
-        chance = draw.random()
-        if chance < 0.03:
-            return WireStep(client, 0, b"")
-        if chance < 0.06:
-            return WireStep(client, OpCode.CLOSE, b"")
-        if chance < 0.07:
-            return WireStep(client, draw.choice([UNKNOWN, OpCode.CHECK]), string(self.root) + INT.pack(0))
-        operation, body = self.request()
-        if operation in (OpCode.SET_WATCHES, OpCode.SET_WATCHES2):
-            vectors = 3 if operation == OpCode.SET_WATCHES else 5
-            body = b"".join(strings(self.paths()) for _ in range(vectors))
-            return WireStep(client, operation, body, draw.randrange(6))
-        if chance < 0.08 and operation in (OpCode.EXISTS, OpCode.GET_DATA, OpCode.CREATE, OpCode.SET_DATA):
-            body = body[: draw.randrange(4)]
-        return WireStep(client, operation, body)
+    def pass_time(self, ms: float) -> None:
+        self._clock.advance_to(self._clock.now_ms() + ms)
 
 
 class WireReplay:
     """A history on one server, and everything that the server answered."""
 
-    def __init__(self, address: str, root: str) -> None:
+    def __init__(self, server: Server) -> None:
+        self.server = server
         self.owners: dict[int, str] = {}
+        self.unconnected: int | None = None
         self.base = self.zxid = 0
-        self.clients = [RawClient(address) for _ in range(CLIENTS)]
+        self.clients = [RawClient(server.reached_by) for _ in range(CLIENTS)]
+        for client in self.clients:
+            client.begin_connect()
+
+    def begin(self, root: str) -> None:
+        """Create the history's root, once all clients have their sessions."""
         for number, client in enumerate(self.clients):
-            client.renew()
+            client.end_connect()
             self.owners[client.session] = f"client {number}, session 0"
         self.clients[0].send(OpCode.CREATE2, string(root) + buffer(b"") + acl_entries(OPEN_ACL) + INT.pack(0))
         frame = self.clients[0].frame()
@@ -236,40 +111,104 @@ class WireReplay:
         self.base = self.zxid = RecordReader(frame, 4).long()
 
     def close(self) -> None:
-        for client in self.clients:
-            with contextlib.suppress(OSError):  # closed already, where the servers differ
+        with contextlib.suppress(OSError):  # closed already, where the servers differ
+            for client in self.clients:
                 client.send(OpCode.CLOSE, b"")
-                while client.frame() is not None:
+            for client in self.clients:
+                while (frame := client.frame()) is not None and INT.unpack_from(frame)[0] == EVENT_XID:
                     pass
+        for client in self.clients:
             client.disconnect()
 
-    def run(self, number: int, step: WireStep) -> list[Any]:
-        """Make one request and return what each client was sent, up to the answer of a ping that follows."""
+    def send(self, step: WireStep) -> None:
+        """Write all requests of a step."""
         client = self.clients[step.client]
+        frames = []
+        for request in step.requests:
+            since = b"" if request.since is None else LONG.pack(self.zxid - request.since)
+            frames.append(client.request(request.operation, since + request.body))
+        if frames:
+            client.write(b"".join(frames))
+
+    def receive(self, step: WireStep) -> list[Any]:
+        """Return what the step's client was sent since its last step, up to the last of the step's replies."""
+        client = self.clients[step.client]
+        if step.connect is not None:
+            return self.connected(step.client, step.connect)
         found: list[Any] = []
-        ended = False
-        if step.operation == 0:
-            found.append(client.connect())
-        else:
-            since = b"" if step.since is None else _LONG.pack(self.zxid - step.since)
-            client.send(step.operation, since + step.body)
-            found += self.until_reply(client, step.operation)
-            ended = (
-                found[-1] is None or step.operation in (OpCode.CLOSE, OpCode.CHECK, 99) or found[-1][-2:] == [-115, b""]
-            )
-            if ended:
-                while (frame := client.frame()) is not None:
-                    found.append(self.plain(frame, step.operation))
-        if ended:
-            if step.operation == OpCode.CLOSE:
-                client.renew()
-            else:
-                found.append(client.connect())
-            self.owners[client.session] = f"client {step.client}, session {number}"
-        for each in self.clients:
-            each.send(OpCode.PING, b"")
-            found.append(self.until_reply(each, OpCode.PING))
+        for request in step.requests:
+            found += self.until_reply(client, request.operation)
+        operation = step.requests[-1].operation
+        if found[-1] is None or operation in ENDING or found[-1][-2:] == _AUTH_FAILED:
+            while (frame := client.frame()) is not None:
+                found.append(self.plain(frame, operation))
+            if operation == OpCode.CLOSE:
+                client.forget()
+            self.unconnected = step.client
         return found
+
+    def connected(self, place: int, how: Connect) -> list[Any]:
+        client = self.clients[place]
+        found: list[Any] = []
+        if how is Connect.AFTER_CLOSING:
+            client.disconnect()
+            found.append(client.connect())
+        elif how is Connect.MOVE:
+            former = client.leave()
+            found.append(client.connect())
+            while (frame := former.frame()) is not None:
+                found.append(self.plain(frame, OpCode.PING))
+            former.disconnect()
+        else:
+            self.unconnected = place
+            found.append(client.connect(SHORT_TIMEOUT_MS))
+            if how is Connect.ABSENCE:
+                client.disconnect()
+            self.server.pass_time(SHORT_TIMEOUT_MS + TICK_MS)
+            if how is Connect.SILENCE:
+                while (frame := client.frame()) is not None:
+                    found.append(self.plain(frame, OpCode.PING))
+        return found
+
+    def restore(self, number: int) -> bool | None:
+        """Connect the client whose connection the last step has ended; return whether its session was still known."""
+        if self.unconnected is None:
+            return None
+        place, self.unconnected = self.unconnected, None
+        client = self.clients[place]
+        known = client.connect()
+        if not known:
+            client.renew()
+        self.owners.setdefault(client.session, f"client {place}, session {number}")
+        return known
+
+    def await_zxid(self, place: int, zxid: int) -> list[Any]:
+        """Wait until the server has made the transaction `zxid`; return what the client at `place` was sent meanwhile.
+
+        Raises SilentServer if it is not made in time.
+        """
+        client = self.clients[place]
+        found: list[Any] = []
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            client.send(OpCode.PING, b"")
+            sent = self.until_reply(client, OpCode.PING)
+            found += sent[:-1]
+            if self.zxid >= zxid:
+                return found
+            if sent[-1] is None or not self.server.time_passes or time.monotonic() > deadline:
+                raise SilentServer(f"transaction {zxid - self.base} of the history was not made")
+            time.sleep(_POLL_S)
+
+    def await_timers(self, place: int, relative: int) -> list[Any]:
+        """Wait for the transaction of this relative zxid; return what the client at `place` was sent meanwhile."""
+        return self.await_zxid(place, self.base + relative)
+
+    def ping(self) -> list[Any]:
+        """Return what each client was sent since its last step."""
+        for client in self.clients:
+            client.send(OpCode.PING, b"")
+        return [self.until_reply(client, OpCode.PING) for client in self.clients]
 
     def until_reply(self, client: RawClient, operation: int) -> list[Any]:
         found: list[Any] = []
@@ -278,13 +217,13 @@ class WireReplay:
             if frame is None:
                 return [*found, None]
             found.append(self.plain(frame, operation))
-            if INT.unpack_from(frame)[0] != _EVENT_XID:
+            if INT.unpack_from(frame)[0] != EVENT_XID:
                 return found
 
     def plain(self, frame: bytes, operation: int) -> list[Any]:
         record = RecordReader(frame)
         xid, zxid, error = record.integer(), record.long(), record.integer()
-        if xid == _EVENT_XID:
+        if xid == EVENT_XID:
             kind, state, path = record.integer(), record.integer(), record.text()
             return ["event", zxid if zxid < 0 else zxid - self.base, kind, state, path]
         if zxid > 0:  # some replies name none
@@ -333,43 +272,208 @@ for _kind in (OpCode.CREATE2, OpCode.CREATE_CONTAINER, OpCode.CREATE_TTL):
     READERS[_kind] = lambda replay, record: (record.text(), replay.stat(record))
 
 
-def difference(seed: int, ours: str, theirs: str) -> str | None:
-    """Run the history of a seed on both servers; return where their answers differ, or None."""
-    maker = HistoryMaker(seed)
-    python, real = WireReplay(ours, maker.root), WireReplay(theirs, maker.root)
-    steps: list[WireStep] = []
+class Pair:
+    """A Python server and a real one that histories are compared on. With `timed`, both delete containers."""
+
+    def __init__(self, core: ZooKeeperCore, python: Server, real: str, *, timed: bool = False) -> None:
+        self.core = core
+        self.python = python
+        self.real = Server(real)
+        self.timed = timed
+        self._super = RawClient(real)
+        self._super.connect()
+        self._super.send(OpCode.AUTH, INT.pack(0) + string("digest") + buffer(_SUPER.encode()))
+        self._super.frame()
+
+    def close(self) -> None:
+        self._super.send(OpCode.CLOSE, b"")
+        self._super.disconnect()
+
+    def difference(self, seed: int) -> str | None:
+        """Run the history of a seed on both servers; return where their answers differ, or None."""
+        maker = (TimedHistoryMaker if self.timed else HistoryMaker)(seed)
+        return self.compare(f"seed {seed}", maker.root, maker.steps())
+
+    def confirmed_difference(self, seed: int) -> str | None:
+        """Run a history, and once more if its answers differ: a timed one may differ because the machine was busy."""
+        if (found := self.difference(seed)) is None or not self.timed:
+            return found
+        print(f"{found}\nonce more:", flush=True)
+        self.clean()
+        return self.difference(seed)
+
+    def compare(self, name: str, root: str, steps: list[WireStep]) -> str | None:
+        """Run steps below a new root on both servers; return where the answers differ, or None."""
+        python, real = WireReplay(self.python), WireReplay(self.real)
+        done: list[WireStep] = []
+
+        def both(what: str, ask: Callable[[WireReplay], object]) -> str | None:
+            found, expected = _answers(ask, python), _answers(ask, real)
+            if found == expected:
+                return None
+            before = "\n".join(f"  {each}" for each in done)
+            return f"{name}, {what}:\n{before}\n  real server: {expected}\n  in Python:   {found}"
+
+        try:
+            python.begin(root)
+            real.begin(root)
+            for number, step in enumerate(steps, 1):
+                done.append(step)
+                has_timers = bool(self.core.processor.extended) or step.connect is Connect.ABSENCE
+                real.send(step)
+                python.send(step)
+                if found := both(f"step {number}", partial(WireReplay.receive, step=step)):
+                    return found
+                deleted = 0
+                if self.timed and (has_timers or self.core.processor.extended):
+                    deleted = self._pass_timers()
+                    other, relative = (step.client + 1) % CLIENTS, self.core.zxid - python.base
+                    awaited = partial(WireReplay.await_timers, place=other, relative=relative)
+                    if found := both(f"timers after step {number}", awaited):
+                        return found
+                if found := both(f"session after step {number}", partial(WireReplay.restore, number=number)):
+                    return found
+                if deleted > 1:  # each server has an order of its own
+                    break
+            else:
+                if found := both("at the end", WireReplay.ping):
+                    return found
+        finally:
+            real.close()
+            python.close()
+        return self._await_timers(name, real.base - python.base) if self.timed else None
+
+    def _pass_timers(self) -> int:
+        """Let the Python server's timers delete what is due, and what is due then; return how many transactions."""
+        before_zxid = self.core.zxid
+        while True:
+            zxid = self.core.zxid
+            self.python.pass_time(CHECK_MS + TICK_MS)
+            if self.core.zxid == zxid:
+                return zxid - before_zxid
+
+    def _await_timers(self, name: str, offset: int) -> str | None:
+        """Wait until both servers have deleted what the end of the sessions has left to their timers."""
+        self._pass_timers()
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            self._super.send(OpCode.PING, b"")
+            frame = self._super.frame()
+            assert frame is not None
+            zxid = RecordReader(frame, 4).long() - offset
+            if zxid == self.core.zxid:
+                return None
+            if time.monotonic() > deadline:
+                return f"{name}, after its end: {zxid - self.core.zxid} more transactions on the real server"
+            time.sleep(_POLL_S)
+
+    def clean(self) -> str | None:
+        """Delete every znode on both servers; return how their trees differ, or None."""
+        processor = self.core.processor
+        paths = [path for path in processor.tree.nodes if path != "/" and not f"{path}/".startswith("/zookeeper/")]
+        paths.sort(reverse=True)
+        processor.tree.apply([Delete(path, -1) for path in paths], 0, _Everyone("127.0.0.1"), processor.zxid, 0)
+        processor.extended.clear()
+        rows = [MULTI_HEADER.pack(OpCode.DELETE, 0, -1) + string(path) + INT.pack(-1) for path in paths]
+        self._super.send(OpCode.MULTI, b"".join(rows) + END)
+        frame = self._super.frame()
+        assert frame is not None
+        error = RecordReader(frame, 12).integer()
+        return f"the trees differ: the real server answers {error} to the deletion of {paths}" if error else None
+
+
+class _Everyone(ConnectionIdentity):
+    """May do everything."""
+
+    __slots__ = ()
+
+    def may(self, acl: object, permission: int) -> bool:
+        return True
+
+
+def _answers(ask: Callable[[WireReplay], object], replay: WireReplay) -> object:
     try:
-        for number in range(1, STEPS + 1):
-            step = maker.step()
-            steps.append(step)
-            found, expected = python.run(number, step), real.run(number, step)
-            if found != expected:
-                before = "\n".join(f"  {each}" for each in steps)
-                return f"seed {seed}, step {number}:\n{before}\n  real server: {expected}\n  in Python:   {found}"
-    finally:
-        python.close()
-        real.close()
-    return None
+        return ask(replay)
+    except AssertionError as unexpected:
+        return f"{type(unexpected).__name__}: {unexpected}"
+
+
+def java_options(check_ms: int = NO_CHECK_MS) -> tuple[str, ...]:
+    """Return a real server's options: TTL nodes, how often containers are checked, a super user."""
+    return (
+        "-Dzookeeper.extendedTypesEnabled=true",
+        f"-Dznode.container.checkIntervalMs={check_ms}",
+        "-Dznode.container.maxPerMinute=60000",
+        f"-Dzookeeper.DigestAuthenticationProvider.superDigest={digest_id(_SUPER)}",
+    )
+
+
+@contextmanager
+def pair(*, tcp: bool = False, timed: bool = False) -> Iterator[Pair]:
+    """Start a real server and one in Python."""
+    check_ms = CHECK_MS if timed else NO_CHECK_MS
+    longest_ms = 2 * LONG_TIMEOUT_MS
+    with (
+        EmbeddedZooKeeper(
+            fsync=False, tick_ms=TICK_MS, max_session_timeout_ms=longest_ms, java_options=java_options(check_ms)
+        ) as real,
+        contextlib.ExitStack() as stack,
+    ):
+        if tcp:
+            server = stack.enter_context(
+                ZooKeeperServer(max_session_timeout_ms=longest_ms, container_check_ms=check_ms)
+            )
+            core, python = server.core, Server(server.connect_string)
+        else:
+            core = ZooKeeperCore(
+                VirtualClock(), tick_ms=TICK_MS, max_session_timeout_ms=longest_ms, container_check_ms=check_ms
+            )
+            core.start()
+            python = CoreServer(core)
+        made = Pair(core, python, real.connect_string, timed=timed)
+        yield made
+        made.close()
+
+
+def campaign(seeds: range, *, tcp: bool = False, timed: bool = False, show: int = 5) -> int:
+    """Compare the histories of these seeds, print up to `show` differences, return how many differ."""
+    failed = 0
+    with pair(tcp=tcp, timed=timed) as servers:
+        for at, seed in enumerate(seeds, 1):
+            found = servers.confirmed_difference(seed)
+            if found is None and (timed or at % BATCH == 0 or at == len(seeds)):
+                found = servers.clean()
+            if found is not None:
+                failed += 1
+                if failed <= show:
+                    print(found, flush=True)
+    return failed
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--histories", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=1, help="of the first history; the others follow it")
-    parser.add_argument("--show", type=int, default=5, help="differences printed in full")
-    arguments = parser.parse_args()
-    failed = 0
-    with (
-        ZooKeeperServer(max_session_timeout_ms=120_000, container_check_ms=NO_CHECK_MS) as python,
-        EmbeddedZooKeeper(fsync=False, java_options=JAVA_OPTIONS) as real,
-    ):
-        for seed in range(arguments.seed, arguments.seed + arguments.histories):
-            found = difference(seed, python.connect_string, real.connect_string)
-            if found is not None:
-                failed += 1
-                if failed <= arguments.show:
-                    print(found, flush=True)
-    print(f"{arguments.histories} histories of {STEPS} steps, {failed} with a difference")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, each with servers of its own")
+    parser.add_argument("--show", type=int, default=5, help="differences printed in full by each process")
+    parser.add_argument("--timed", action="store_true", help="also draw what time decides")
+    parser.add_argument("--tcp", action="store_true", help="the Python server behind a socket")
+    given = parser.parse_args()
+    if given.histories < 1 or given.jobs < 1 or given.seed < 0:
+        parser.error("expected --histories and --jobs of 1 or more, and --seed of 0 or more")
+    if given.timed and given.tcp:
+        parser.error("--timed needs virtual time, which --tcp does not have")
+    settings = {"tcp": given.tcp, "timed": given.timed, "show": given.show}
+    bounds = [given.seed + given.histories * job // given.jobs for job in range(given.jobs + 1)]
+    pieces = [range(first, end) for first, end in pairwise(bounds) if end > first]
+    if len(pieces) == 1:
+        failed = campaign(pieces[0], **settings)
+    else:
+        with multiprocessing.get_context("spawn").Pool(len(pieces)) as pool:
+            failed = sum(
+                result.get() for result in [pool.apply_async(campaign, (piece,), settings) for piece in pieces]
+            )
+    print(f"{given.histories} histories of {STEPS} steps, {failed} with a difference")
     return int(failed > 0)
 
 

@@ -201,7 +201,8 @@ class RequestProcessor:
                 ttl_ms = -1
             if in_multi and flags in _TTL and operation != OpCode.CREATE_TTL:
                 raise _NoSuchFlags(path)
-            return self._create(requester, Create(path, data, acl=acl), flags, ttl_ms)
+            is_container = flags == _CONTAINER if in_multi else operation == OpCode.CREATE_CONTAINER
+            return self._create(requester, Create(path, data, acl=acl), flags, ttl_ms, is_container=is_container)
         if operation == OpCode.DELETE:
             version = record.integer()
             if "/" not in path or "\0" in path:
@@ -215,11 +216,13 @@ class RequestProcessor:
             return Check(_valid(path), version), 0
         raise MalformedRecord(f"operation {operation}")
 
-    def _create(self, requester: ServedConnection, asked: Create, flags: int, ttl_ms: int) -> tuple[Write, int]:
+    def _create(
+        self, requester: ServedConnection, asked: Create, flags: int, ttl_ms: int, *, is_container: bool
+    ) -> tuple[Write, int]:
         path = asked.path
         if not 0 <= flags <= _LAST_FLAG:
             raise _NoSuchFlags(path)
-        extended = CONTAINER_OWNER if flags == _CONTAINER else 0
+        extended = CONTAINER_OWNER if is_container else 0
         if flags in _TTL:
             if not self._extended_types:
                 raise Refused(ReplyCode.UNIMPLEMENTED)
@@ -317,6 +320,8 @@ class RequestProcessor:
 
     def _exists(self, requester: ServedConnection, record: RecordReader) -> bytes:
         path, watch = record.text(), record.boolean()
+        if path in self.tree.nodes:
+            self._readable(requester, path)  # ZOOKEEPER-2590
         if watch:
             self.watches.add_data(path, requester)
         return wire.stat(self._node(path).read_stat())
