@@ -45,6 +45,7 @@ from tests.simulator.planted_hostile import HOSTILE_FAULTS
 from tests.simulator.planted_operations import OPERATION_FAULTS
 from tests.simulator.planted_reassignments import REASSIGNMENT_FAULTS
 from tests.simulator.planted_records import RECORD_FAULTS
+from tests.simulator.planted_zookeeper import ZOOKEEPER_FAULTS
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
@@ -308,6 +309,7 @@ FAULTS: Mapping[str, Plant] = {
     **REASSIGNMENT_FAULTS,
     **OPERATION_FAULTS,
     **HOSTILE_FAULTS,
+    **ZOOKEEPER_FAULTS,
 }
 
 

@@ -20,7 +20,7 @@ from controller.zookeeper.server.wire import OpCode, RecordReader
 
 PING_XID, EVENT_XID, AUTH_XID, SET_WATCHES_XID = -2, -1, -4, -8
 LONG_TIMEOUT_MS = 60_000
-DEADLINE_S = 30.0
+DEADLINE_S, SHORT_DEADLINE_S = 30.0, 3.0
 _SPECIAL_XIDS: dict[int, int] = {OpCode.PING: PING_XID, OpCode.AUTH: AUTH_XID}
 _SPECIAL_XIDS |= dict.fromkeys((OpCode.SET_WATCHES, OpCode.SET_WATCHES2), SET_WATCHES_XID)
 _CONNECT = struct.Struct("!iqiq")
@@ -37,6 +37,9 @@ class Link(Protocol):
 
     def read(self) -> bytes:
         """Return what has come, at least one byte, or nothing at the connection's end. Raises SilentServer."""
+
+    def hurry(self) -> None:
+        """Wait less long for what a server sends at once."""
 
     def close(self) -> None: ...
 
@@ -56,7 +59,10 @@ class TcpLink:
         except ConnectionResetError:
             return b""
         except TimeoutError:
-            raise SilentServer(f"nothing was received for {DEADLINE_S} s") from None
+            raise SilentServer(f"nothing was received for {self._socket.gettimeout()} s") from None
+
+    def hurry(self) -> None:
+        self._socket.settimeout(SHORT_DEADLINE_S)
 
     def close(self) -> None:
         self._socket.close()
@@ -85,6 +91,9 @@ class CoreLink:
         data = bytes(self._received)
         self._received.clear()
         return data
+
+    def hurry(self) -> None:
+        """Nothing to do: a core answers at once."""
 
     def arrived(self, data: bytes) -> None:
         self._received += data
@@ -148,6 +157,8 @@ class RawClient:
         """Return a client that has the connection; this one keeps the session, without one."""
         former = RawClient(self._server)
         former._link, former._received = self._link, self._received
+        if self._link is not None:
+            self._link.hurry()
         self._link, self._received = None, b""
         return former
 

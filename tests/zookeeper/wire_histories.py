@@ -38,13 +38,16 @@ LONG = struct.Struct("!q")
 
 NAMES = ["", "/a", "/b", "/a/x", "/a/y", "/b/x", "/a/x/z", "/a/x/z"]
 BAD_NAMES = ["/a//b", "/a/", "/a/../b", "/a/\u0001"]
+OPEN_ACLS = 6
 ACLS = [
-    *[OPEN_ACL] * 6,
+    *[OPEN_ACL] * OPEN_ACLS,
     (ACL(PERM_READ, "world", "anyone"),),
     (ACL(PERM_READ | PERM_CREATE, "world", "anyone"), ACL(PERM_WRITE, "world", "anyone")),
     (ACL(PERM_ALL & ~PERM_DELETE, "world", "anyone"),),
     (ACL(PERM_ADMIN | PERM_READ, "world", "anyone"), ACL(PERM_ALL, "digest", digest_id("u1:p"))),
     (ACL(PERM_ALL, "auth", ""),),
+    (ACL(PERM_ALL & ~PERM_READ, "world", "anyone"),),
+    (ACL(PERM_ALL, "digest", digest_id("u1:p")), ACL(PERM_CREATE, "world", "anyone")),
     (ACL(PERM_ALL, "digest", digest_id("u0:p")), ACL(PERM_READ, "world", "anyone")),
     (ACL(PERM_ALL, "ip", "127.0.0.1"),),
     (ACL(PERM_ALL, "ip", "10.0.0.0/8"), ACL(PERM_READ, "ip", "127.0.0.0/8")),
@@ -109,13 +112,17 @@ class Remembered:
 
 
 class HistoryMaker:
-    """Draws the steps of one history. Its znodes are below `root`, which exists already."""
+    """Draws the steps of one history. Its znodes are below `root`, which exists already.
+
+    Every fourth history is about access: few nodes are open to all, and clients prove who they are more often.
+    """
 
     longest_burst = 4
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
         self.root = f"/h{seed}"
+        self.access = seed % 4 == 0
         self.memory = [Remembered() for _ in range(CLIENTS)]
 
     def steps(self) -> list[WireStep]:
@@ -142,7 +149,7 @@ class HistoryMaker:
         return INT.pack(self.draw.choice([-1, -1, 0, 0, 1, 2]))
 
     def acl(self) -> bytes:
-        return acl_entries(self.draw.choice(ACLS))
+        return acl_entries(self.draw.choice(ACLS[OPEN_ACLS:] if self.access else ACLS))
 
     def flag(self) -> bytes:
         return bytes([self.draw.random() < 0.5])
@@ -234,6 +241,9 @@ class HistoryMaker:
         chance = draw.random()
         if chance < 0.06:
             return self.connection(client, draw.choice([Connect.AFTER_CLOSING, Connect.MOVE]))
+        if self.access and draw.random() < 0.2:
+            asked = [self.authentication(client), Request(OpCode.WHO_AM_I, b"")]
+            return [WireStep(client, (draw.choice(asked),))]
         if chance < 0.10:
             return [WireStep(client, (self.authentication(client),))]
         requests = [self.request(client)]
@@ -269,18 +279,29 @@ class TimedHistoryMaker(HistoryMaker):
         chance = draw.random()
         if chance < 0.03:
             return self.connection(draw.randrange(CLIENTS), draw.choice([Connect.SILENCE, Connect.ABSENCE]))
-        if chance < 0.15:  # a node that a server deletes later, with the child that keeps it from that
-            parent, child = draw.choice([("/a", "/a/x"), ("/b", "/b/x"), ("/a/x", "/a/x/z")])
-            rest = self.data() + acl_entries(OPEN_ACL)
-            kept = (
-                (OpCode.CREATE_CONTAINER, INT.pack(4))
-                if draw.random() < 0.5
-                else (OpCode.CREATE_TTL, INT.pack(5) + LONG.pack(SHORT_TTL_MS))
-            )
-            rows = [
-                (kept[0], string(self.root + parent) + rest + kept[1]),
-                (OpCode.CREATE, string(self.root + child) + rest + INT.pack(draw.choice([0, 0, 1]))),
-            ]
-            body = b"".join(MULTI_HEADER.pack(kind, 0, -1) + body for kind, body in rows) + END
-            return [WireStep(draw.randrange(CLIENTS), (Request(OpCode.MULTI, body),))]
+        if chance < 0.15:
+            return self.abandoned(draw.randrange(CLIENTS))
         return super().step(left)
+
+    def abandoned(self, client: int) -> list[WireStep]:
+        """Return the creation of a node that a server may delete later, and of a child that keeps it from that.
+
+        They come in one multi, or the child is created and deleted by requests of their own.
+        """
+        draw = self.draw
+        parent, child = draw.choice([("/a", "/a/x"), ("/b", "/b/x"), ("/a/x", "/a/x/z")])
+        rest = self.data() + acl_entries(OPEN_ACL)
+        container = string(self.root + parent) + rest + INT.pack(4)
+        ttl = string(self.root + parent) + rest + INT.pack(5) + LONG.pack(SHORT_TTL_MS)
+        kept = string(self.root + child) + rest + INT.pack(draw.choice([0, 0, 1]))
+        if draw.random() < 0.6:
+            first = draw.choice([(OpCode.CREATE_CONTAINER, container), (OpCode.CREATE_TTL, ttl)])
+            rows = [first, (OpCode.CREATE, kept)]
+            body = b"".join(MULTI_HEADER.pack(kind, 0, -1) + row for kind, row in rows) + END
+            return [WireStep(client, (Request(OpCode.MULTI, body),))]
+        requests = [
+            Request(draw.choice([OpCode.CREATE_CONTAINER, OpCode.CREATE2]), container),
+            Request(OpCode.CREATE, kept),
+            Request(OpCode.DELETE, string(self.root + child) + INT.pack(-1)),
+        ]
+        return [WireStep(client, (request,)) for request in requests]

@@ -24,6 +24,7 @@ from controller.zookeeper.operations import (
     Create,
     Delete,
     MultiFailed,
+    NoChildrenForEphemerals,
     NoNode,
     SetData,
     Stat,
@@ -49,6 +50,8 @@ MAX_TTL_MS: Final = (1 << 40) - 1
 _EPHEMERAL, _CONTAINER, _TTL = (1, 3), 4, (5, 6)
 _SEQUENTIAL = (2, 3, 6)
 _LAST_FLAG = 6
+_NO_NAME: Final = "\N{REPLACEMENT CHARACTER}"
+"""The name of a probe, which is never applied."""
 _WITH_STAT = (OpCode.CREATE2, OpCode.CREATE_CONTAINER, OpCode.CREATE_TTL)
 
 
@@ -60,6 +63,16 @@ def ttl_of(node: StoredZnode) -> int | None:
 
 class _NoSuchFlags(BadArguments):
     """The flags of a create name no CreateMode: an error in a request, and a multi that can't be read."""
+
+
+class _BadPath(BadArguments):
+    """No znode can have the path of a create; an error at its parent comes before this one."""
+
+    def __init__(self, asked: Create) -> None:
+        super().__init__(asked.path)
+        parent = asked.path.rpartition("/")[0]
+        self.probe = Create(f"{parent}/{_NO_NAME}", None, acl=asked.acl)
+        """A create that fails where the parent or the ACL is at fault."""
 
 
 class RequestProcessor:
@@ -202,7 +215,8 @@ class RequestProcessor:
             if in_multi and flags in _TTL and operation != OpCode.CREATE_TTL:
                 raise _NoSuchFlags(path)
             is_container = flags == _CONTAINER if in_multi else operation == OpCode.CREATE_CONTAINER
-            return self._create(requester, Create(path, data, acl=acl), flags, ttl_ms, is_container=is_container)
+            asked = Create(path, data, acl=acl)
+            return self._create(requester, asked, flags, ttl_ms, is_container=is_container, in_multi=in_multi)
         if operation == OpCode.DELETE:
             version = record.integer()
             if "/" not in path or "\0" in path:
@@ -217,7 +231,7 @@ class RequestProcessor:
         raise MalformedRecord(f"operation {operation}")
 
     def _create(
-        self, requester: ServedConnection, asked: Create, flags: int, ttl_ms: int, *, is_container: bool
+        self, requester: ServedConnection, asked: Create, flags: int, ttl_ms: int, *, is_container: bool, in_multi: bool
     ) -> tuple[Write, int]:
         path = asked.path
         if not 0 <= flags <= _LAST_FLAG:
@@ -237,6 +251,8 @@ class RequestProcessor:
         try:
             validate_new_path(path, sequential)
         except ValueError:
+            if in_multi:
+                raise _BadPath(asked) from None
             requester.identity.resolve(asked.acl, path)
             parent = self._node(path.rpartition("/")[0] or "/")
             requester.identity.demand(parent.acl, PERM_CREATE, path)
@@ -249,6 +265,7 @@ class RequestProcessor:
         writes: list[Write] = []
         extended: list[int] = []
         refused: tuple[int, int] | None = None
+        probes: list[Create] = []
         while True:
             operation, done, _ = record.integer(), record.boolean(), record.integer()
             if done:
@@ -263,14 +280,16 @@ class RequestProcessor:
             except _NoSuchFlags as error:
                 raise MalformedRecord("flags of a create") from error
             except ZooKeeperError as error:
-                refused = refused or (len(writes), code_of(error))
+                if refused is None:
+                    refused = len(writes), code_of(error)
+                    probes = [error.probe] if isinstance(error, _BadPath) else []
                 continue
             if refused is None:
                 writes.append(write)
                 extended.append(owner)
         try:
             if refused is not None:
-                self._rehearse(requester, writes)
+                self._rehearse(requester, writes, probes)
                 return _failed_multi(len(kinds), *refused)
             results = self._apply(requester, writes, extended)
         except MultiFailed as failed:
@@ -280,13 +299,15 @@ class RequestProcessor:
             pieces += (MULTI_HEADER.pack(operation, 0, 0), self._result_body(requester, operation, write, result))
         return b"".join((*pieces, END))
 
-    def _rehearse(self, requester: ServedConnection, writes: Sequence[Write]) -> None:
-        """Raise MultiFailed if one of the operations before a bad one fails; apply nothing."""
+    def _rehearse(self, requester: ServedConnection, writes: Sequence[Write], probes: Sequence[Create]) -> None:
+        """Raise MultiFailed if one of the operations before a bad one fails, or a probe of it; apply nothing."""
         impossible = Check("/zookeeper", 1 << 40)
+        asked = [*writes, *probes, impossible]
         try:
-            self.tree.apply([*writes, impossible], requester.session_id, requester.identity, self.zxid, 0)
+            self.tree.apply(asked, requester.session_id, requester.identity, self.zxid, 0)
         except MultiFailed as failed:
-            if failed.index < len(writes):
+            at_ephemeral = failed.index == len(writes) and isinstance(failed.error, NoChildrenForEphemerals)
+            if failed.index < len(asked) - 1 and not at_ephemeral:
                 raise
 
     def _set_acl(self, requester: ServedConnection, record: RecordReader) -> bytes:
