@@ -182,19 +182,19 @@ def container_deleted_before_its_first_child(patch: Patch) -> None:
 
 FAULTS: dict[Callable[[Patch], None], tuple[bool, int]] = {
     event_after_its_reply: (False, 1),
-    multi_half_applied: (False, 1),
-    session_outlives_its_timeout: (True, 1),
-    persistent_watches_lost_on_reconnect: (False, 1),
-    ephemerals_outlive_their_session: (False, 1),
-    recursive_watch_fires_once: (False, 1),
-    event_to_a_stranger: (False, 1),
-    moved_session_keeps_its_connection: (False, 1),
-    identity_outlives_its_connection: (False, 1),
-    failed_write_takes_no_zxid: (False, 1),
-    exists_needs_no_right: (False, 1),
-    bad_path_judged_before_its_multi: (False, 1),
+    multi_half_applied: (False, 34),
+    session_outlives_its_timeout: (True, 2),
+    persistent_watches_lost_on_reconnect: (False, 13),
+    ephemerals_outlive_their_session: (False, 36),
+    recursive_watch_fires_once: (False, 342),
+    event_to_a_stranger: (False, 31),
+    moved_session_keeps_its_connection: (False, 7),
+    identity_outlives_its_connection: (False, 236),
+    failed_write_takes_no_zxid: (False, 3),
+    exists_needs_no_right: (False, 152),
+    bad_path_judged_before_its_multi: (False, 802),
     container_by_its_flags: (True, 1),
-    container_deleted_before_its_first_child: (True, 1),
+    container_deleted_before_its_first_child: (True, 4),
 }
 """Whether a history must be a timed one, and the first seed that finds the fault."""
 
