@@ -116,6 +116,9 @@ FOUND_SOON = {
     "bounce-before-the-term-unnoticed": 24,
     "a-later-leader-is-fenced": 37,
     "isr-change-at-any-version": 37,
+    "zookeeper-checks-not-made": 5,
+    "zookeeper-session-outlives-its-timeout": 0,
+    "zookeeper-watches-lost-on-reconnect": 0,
 }
 """By the seed that found it when last looked for."""
 

@@ -1,4 +1,6 @@
-"""Faults planted once each in the Python ZooKeeper server: histories that are compared with a real server find them.
+"""Faults planted once each in the ZooKeeper server in Python, and in the in-memory model.
+
+Histories that are compared with a real server find those of the server, the contract suite those of the model.
 
     python -m tests.zookeeper.test_planted_in_server
 
@@ -19,12 +21,21 @@ from controller.zookeeper.server.identity import ConnectionIdentity
 from controller.zookeeper.server.requests import RequestProcessor
 from controller.zookeeper.server.watches import ServerWatches, WatchMode
 from controller.zookeeper.server.wire import OpCode, RecordReader
+from tests.simulator import planted_zookeeper
 from tests.simulator.planted_zookeeper import ephemerals_outlive_their_session, multi_half_applied
+from tests.zookeeper import test_contract_nodes as nodes
+from tests.zookeeper import test_contract_sessions as sessions
+from tests.zookeeper import test_contract_watches as watches
+from tests.zookeeper import wire_fuzz
+from tests.zookeeper.conftest import open_backend
+from tests.zookeeper.contract import Backend, Client
 from tests.zookeeper.wire_fuzz import Pair, pair
 
 Patch = pytest.MonkeyPatch
 SEEDS = 2_000
 OUTLIVED_MS = 60_000.0
+DEADLINE_S = 1.0
+"""How long a test waits for a transaction of the real server that a planted fault keeps from happening."""
 
 
 def event_after_its_reply(patch: Patch) -> None:
@@ -147,16 +158,6 @@ def exists_needs_no_right(patch: Patch) -> None:
     patch.setattr(RequestProcessor, "answer", lenient)
 
 
-def bad_path_judged_before_its_multi(patch: Patch) -> None:
-    """The parent of a path that no znode can have is looked for before the multi, not in it, as this server did."""
-    create: Any = RequestProcessor._create
-
-    def created(self: RequestProcessor, *arguments: Any, **kind: bool) -> Any:
-        return create(self, *arguments, **{**kind, "in_multi": False})
-
-    patch.setattr(RequestProcessor, "_create", created)
-
-
 def container_by_its_flags(patch: Patch) -> None:
     """A create whose flags are those of a container makes one, whatever its request type, as this server did."""
     create: Any = RequestProcessor._create
@@ -192,7 +193,6 @@ FAULTS: dict[Callable[[Patch], None], tuple[bool, int]] = {
     identity_outlives_its_connection: (False, 236),
     failed_write_takes_no_zxid: (False, 3),
     exists_needs_no_right: (False, 152),
-    bad_path_judged_before_its_multi: (False, 802),
     container_by_its_flags: (True, 1),
     container_deleted_before_its_first_child: (True, 4),
 }
@@ -223,10 +223,49 @@ def timed() -> Iterator[Pair]:
 
 
 @pytest.mark.parametrize("plant", FAULTS, ids=lambda plant: plant.__name__)
-def test_a_planted_fault_is_found(plant: Callable[[Patch], None], request: pytest.FixtureRequest) -> None:
+def test_a_planted_fault_is_found(
+    plant: Callable[[Patch], None], request: pytest.FixtureRequest, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(wire_fuzz, "DEADLINE_S", DEADLINE_S)
     needs_time, seed = FAULTS[plant]
     servers: Pair = request.getfixturevalue("timed" if needs_time else "untimed")
     assert search(servers, plant, range(seed, seed + 1)) is not None
+
+
+CONTRACT: dict[Callable[[Patch], None], Callable[[Backend, Client], None]] = {
+    planted_zookeeper.event_after_its_reply: watches.test_a_client_hears_of_its_own_change_before_its_reply,
+    multi_half_applied: lambda backend, client: nodes.test_a_multi_is_all_or_nothing_and_names_the_first_that_failed(
+        backend, client, 1
+    ),
+    planted_zookeeper.checks_not_made: (
+        lambda backend, client: nodes.test_a_multi_is_all_or_nothing_and_names_the_first_that_failed(backend, client, 0)
+    ),
+    planted_zookeeper.session_outlives_its_timeout: (
+        sessions.test_a_client_that_is_cut_off_stays_suspended_while_its_session_ends
+    ),
+    ephemerals_outlive_their_session: sessions.test_close_ends_the_session_and_its_ephemerals_at_once,
+    planted_zookeeper.watches_lost_on_reconnect: lambda backend, client: (
+        watches.test_set_watches_tells_at_once_what_has_changed_since_and_watches_the_rest(
+            backend, client, backend.client()
+        )
+    ),
+    planted_zookeeper.missed_events_not_sent: lambda backend, client: (
+        watches.test_set_watches_tells_at_once_what_has_changed_since_and_watches_the_rest(
+            backend, client, backend.client()
+        )
+    ),
+}
+"""A fault of the in-memory model, and a test of the contract suite that fails with it."""
+
+
+@pytest.mark.parametrize("plant", CONTRACT, ids=lambda plant: plant.__name__)
+def test_the_contract_suite_finds_a_fault_of_the_model(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    backend = open_backend("in-memory", str)
+    CONTRACT[plant](backend, backend.client())
+    plant(monkeypatch)
+    broken = open_backend("in-memory", str)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        CONTRACT[plant](broken, broken.client())
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 
 from controller.zookeeper.embedded import four_letter_word
-from controller.zookeeper.jute import INT, acl_entries, buffer, string
+from controller.zookeeper.jute import END, INT, MULTI_HEADER, acl_entries, buffer, string
 from controller.zookeeper.operations import OPEN_ACL
 from controller.zookeeper.server import wire
 from controller.zookeeper.server.server import ZooKeeperServer
@@ -56,6 +56,15 @@ def test_random_histories_have_a_real_servers_answers(servers: Pair) -> None:
         assert found is None, found
     found = servers.clean()
     assert found is None, found
+
+
+def test_the_parent_of_a_bad_path_is_looked_for_within_its_multi(servers: Pair) -> None:
+    created = buffer(b"") + acl_entries(OPEN_ACL) + INT.pack(0)
+    for name in ("/m/", "/none/"):
+        rows = [MULTI_HEADER.pack(OpCode.CREATE, 0, -1) + string(f"/bad{path}") + created for path in ("/m", name)]
+        asked = Request(OpCode.MULTI, b"".join(rows) + END)
+        assert servers.compare(name, "/bad", [WireStep(0, (asked,))]) is None
+        assert servers.clean() is None
 
 
 def test_histories_over_tcp_and_of_expiring_sessions_and_timers() -> None:
