@@ -6,54 +6,21 @@ A name is loaded when it is used: `import camerlengo` loads nothing else. The pa
 hold the code, and may be imported as well.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from controller.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from controller.hosts.local_cluster import LocalCluster
-    from controller.simulator.simulation import Simulation
-    from controller.testing.brokers import BrokerControl
-    from controller.testing.cluster import ClusterTimeout, Kafka, TopicNotCreated
-    from controller.timer.wheel import TimerTask, TimingWheel
-    from controller.zookeeper.embedded import EmbeddedZooKeeper
-    from controller.zookeeper.memory.server import InMemoryZooKeeper
-    from statemachines.leader_election import elect_offline
-
-_MODULES = {
-    "BrokerControl": "controller.testing.brokers",
-    "ClusterTimeout": "controller.testing.cluster",
-    "EmbeddedZooKeeper": "controller.zookeeper.embedded",
-    "InMemoryZooKeeper": "controller.zookeeper.memory.server",
-    "Kafka": "controller.testing.cluster",
-    "LocalCluster": "controller.hosts.local_cluster",
-    "Simulation": "controller.simulator.simulation",
-    "TimerTask": "controller.timer.wheel",
-    "TimingWheel": "controller.timer.wheel",
-    "TopicNotCreated": "controller.testing.cluster",
-    "elect_offline": "statemachines.leader_election",
-}
-
-__all__ = [
-    "BrokerControl",
-    "ClusterTimeout",
-    "EmbeddedZooKeeper",
-    "InMemoryZooKeeper",
-    "Kafka",
-    "LocalCluster",
-    "Simulation",
-    "TimerTask",
-    "TimingWheel",
-    "TopicNotCreated",
-    "elect_offline",
-]
-
-
-def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(module), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+    from controller.hosts.local_cluster import LocalCluster as LocalCluster
+    from controller.simulator.simulation import Simulation as Simulation
+    from controller.testing.brokers import BrokerControl as BrokerControl
+    from controller.testing.cluster import ClusterTimeout as ClusterTimeout
+    from controller.testing.cluster import Kafka as Kafka
+    from controller.testing.cluster import TopicNotCreated as TopicNotCreated
+    from controller.timer.wheel import TimerTask as TimerTask
+    from controller.timer.wheel import TimingWheel as TimingWheel
+    from controller.zookeeper.embedded import EmbeddedZooKeeper as EmbeddedZooKeeper
+    from controller.zookeeper.memory.server import InMemoryZooKeeper as InMemoryZooKeeper
+    from statemachines.leader_election import elect_offline as elect_offline
+else:
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

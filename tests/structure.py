@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("controller", "statemachines")
 BENCHMARKS = "tests/benchmarks"
 """The benchmarks were part of the packages once: they count, so that moving lines there lowers no figure."""
-STANDS_FOR = ("controller/simulator/", "controller/scenarios/", "controller/zookeeper/memory/")
+STANDS_FOR = ("controller/simulator/", "controller/machine/", "controller/scenarios/", "controller/zookeeper/memory/")
 """Files that do not count for a path: they stand for the network, disks, clients and ZooKeeper."""
 
 REPLACED = re.compile(r"\b(told|tells|whoever|nobody|befalls?|struck|doomed|trouble|mend(s|ed)?|hears? of)\b")
@@ -132,10 +132,10 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages and benchmarks": (lines, 82_500),
-    "files of the packages and benchmarks": (files, 310),
-    "lines of the packages": (lambda: lines(PACKAGES), 75_200),
-    "files of the packages": (lambda: files(PACKAGES), 290),
+    "lines of the packages and benchmarks": (lines, 84_600),
+    "files of the packages and benchmarks": (files, 320),
+    "lines of the packages": (lambda: lines(PACKAGES), 76_900),
+    "files of the packages": (lambda: files(PACKAGES), 299),
     "public classes that share a name": (lambda: len(shared_class_names()), 1),
     "lines of the packages with replaced words": (lines_with_replaced_words, 0),
     "lines of README and docs with replaced words": (lines_with_replaced_words_in_docs, 0),

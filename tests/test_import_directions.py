@@ -22,15 +22,17 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
         "timer": "statemachines",
         "labs": "statemachines timer",
         "storage": "statemachines",
+        "machine": "statemachines storage",
         "core": "statemachines timer zookeeper protocol",
         "broker": "statemachines timer zookeeper protocol core storage",
         "hosts": "statemachines timer zookeeper protocol core storage broker",
         "scenarios": "statemachines timer zookeeper protocol core storage broker",
         "report": "scenarios",
-        "simulator": "statemachines timer zookeeper protocol core storage broker scenarios report",
+        "simulator": "statemachines timer zookeeper protocol core storage machine broker scenarios report",
         "chaos": "statemachines timer zookeeper protocol core storage broker scenarios report hosts",
         "pipeline": "statemachines timer zookeeper protocol core storage broker scenarios report hosts simulator chaos",
-        "testing": "statemachines timer zookeeper protocol core storage broker scenarios report hosts simulator",
+        "testing": "statemachines timer zookeeper protocol core storage machine broker scenarios report hosts "
+        "simulator chaos",
         "cli": "statemachines timer zookeeper protocol core storage broker scenarios report hosts simulator chaos "
         "pipeline testing",
     }.items()
@@ -43,6 +45,7 @@ LEAVES = frozenset(
         "controller.clock",
         "controller.sync_points",
         "controller.few",
+        "controller.lazy_names",
     ]
     + ["controller.backoff", "controller.log"]
     + ["controller.trace", "controller.trace_records"]

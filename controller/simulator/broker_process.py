@@ -21,10 +21,10 @@ from controller.clock import Future, VirtualClock, spawn
 from controller.core.channels import ControllerChannels
 from controller.core.event_loop import EventLoop
 from controller.core.events import Event
-from controller.simulator.disk import SimulatedDisk
+from controller.machine.disk import SimulatedDisk
+from controller.machine.process import MachineClock, PacedExecutor, Process, ProcessClock, ProcessState
 from controller.simulator.metadata_interning import MetadataInterning
 from controller.simulator.network import Address, Frame, Network
-from controller.simulator.process import MachineClock, PacedExecutor, Process, ProcessClock, ProcessState
 from controller.simulator.randomness import Streams
 from controller.simulator.requests import BrokerConnection, SimulatedPeers
 from controller.simulator.server import Answers, Server, Unanswered

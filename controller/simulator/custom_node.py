@@ -15,11 +15,11 @@ from typing import Any
 from controller.clock import Future, spawn
 from controller.core.event_loop import EventLoop
 from controller.core.events import Event
+from controller.machine.process import MachineClock, PacedExecutor, Process, ProcessClock, ProcessState
 from controller.protocol import SUPPORTED, ApiKey, decode_response_body, encode_request_body
 from controller.simulator.broker_process import NodeTrace
 from controller.simulator.host import SimulatedHost
 from controller.simulator.network import Address, Socket
-from controller.simulator.process import MachineClock, PacedExecutor, Process, ProcessClock, ProcessState
 from controller.simulator.requests import BrokerConnection
 from controller.trace import Noted
 from controller.zookeeper.client import EventSink, ZooKeeperClient

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from controller.clock import Coro, spawn
 from controller.core.leadership import epoch_in
+from controller.machine.process import ProcessState
 from controller.scenarios.faults import (
     SIMULATED,
     ZOOKEEPER,
@@ -63,7 +64,6 @@ from controller.simulator.ensemble import Ensemble
 from controller.simulator.hostile_clients import HostileClients
 from controller.simulator.network import GOOD, LinkCondition
 from controller.simulator.observer import controller_named
-from controller.simulator.process import ProcessState
 from controller.trace import FaultInjected, TraceEvent
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (

@@ -14,6 +14,7 @@ import msgspec
 
 from controller.broker.settings import BadSettings
 from controller.clock import VirtualClock, spawn
+from controller.machine.process import Process, ProcessClock
 from controller.scenarios.faults import (
     ZOOKEEPER,
     AskIsr,
@@ -38,7 +39,6 @@ from controller.simulator.ensemble import Ensemble
 from controller.simulator.faults import Faults
 from controller.simulator.network import Address, Network
 from controller.simulator.observer import MembershipObserver, controller_epoch, partitions
-from controller.simulator.process import Process, ProcessClock
 from controller.simulator.randomness import Streams
 from controller.simulator.record_clients import SimulatedRecordClients
 from controller.simulator.requests import BrokerConnection

@@ -14,6 +14,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from controller.machine.process import Process, ProcessClock
 from controller.protocol import SUPPORTED, ApiKey, decode_request
 from controller.protocol.admin import (
     ELECTION_PREFERRED,
@@ -46,7 +47,6 @@ from controller.scenarios.faults import HostileClient, Undo
 from controller.simulator.broker_process import World
 from controller.simulator.network import Address, Socket
 from controller.simulator.observer import controller_named
-from controller.simulator.process import Process, ProcessClock
 from controller.simulator.senseless_requests import BAD_NAMES, INT_MAX, OF_BROKERS, OF_CLIENTS, ValueGenerator
 from controller.trace_records import OBSERVER
 

@@ -22,7 +22,7 @@ from random import Random
 from typing import Any, Final, Protocol, TypeAlias
 
 from controller.clock import VirtualClock
-from controller.simulator.process import Process
+from controller.machine.process import Process
 
 FIRST_RETRANSMISSION_MS: Final = 200.0
 """Linux's least retransmission timeout; it doubles with each attempt."""

@@ -7,9 +7,9 @@ from functools import lru_cache
 
 from controller.clock import Future, Timer
 from controller.core.channels import PeerTimedOut, PeerUnreachable, ask_once
+from controller.machine.process import Process, ProcessClock
 from controller.protocol import ApiKey, MalformedFrame, request_header, response_body
 from controller.simulator.network import Address, Network, SharedFrame, Socket
-from controller.simulator.process import Process, ProcessClock
 
 CONNECT_TIMEOUT_MS = 5_000.0
 SHARED_FROM_BYTES = 512

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from controller.clock import Clock, Coro, Future, Timer, spawn
 from controller.core.channels import PeerError, PeerTimedOut, PeerUnreachable
+from controller.machine.process import Process, ProcessClock
 from controller.protocol import (
     ApiKey,
     MalformedFrame,
@@ -27,7 +28,6 @@ from controller.protocol import (
 from controller.protocol.schema import RequestValue, ResponseValue
 from controller.scenarios.records.workload import PartitionName
 from controller.simulator.network import Address, Network
-from controller.simulator.process import Process, ProcessClock
 from controller.trace_records import OBSERVER
 
 METADATA_TIMEOUT_MS = 1_000.0

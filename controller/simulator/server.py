@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 from controller.broker.request_context import Respond
 from controller.clock import Clock
+from controller.machine.process import ProcessClock
 from controller.protocol.codec import ApiKey
 from controller.protocol.errors import UnencodableValue
 from controller.protocol.framing import Part, joined
 from controller.simulator.network import Frame, Socket
-from controller.simulator.process import ProcessClock
 
 
 class Receiver(Protocol):

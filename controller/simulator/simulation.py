@@ -14,6 +14,7 @@ from typing import Any
 
 from controller.broker.node import Node
 from controller.clock import Future, VirtualClock, spawn
+from controller.machine.process import ProcessState
 from controller.protocol import SUPPORTED, ApiKey, decode_response_body, encode_request_body
 from controller.protocol.codec import control_versions
 from controller.scenarios.faults import (
@@ -42,7 +43,6 @@ from controller.simulator.inspection import inside
 from controller.simulator.liveness_checker import LivenessChecker
 from controller.simulator.network import Address
 from controller.simulator.observer import controller_epoch, partitions
-from controller.simulator.process import ProcessState
 from controller.simulator.run import trace_hash
 from controller.simulator.safety_checker import SafetyChecker, Violation
 from controller.trace_records import TraceRecord

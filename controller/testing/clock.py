@@ -62,18 +62,18 @@ class ClusterThread(NetworkThread):
 class ClusterClock:
     """A test's view of the clock of its cluster."""
 
-    def __init__(self, clock: ShiftedClock, advance: Callable[[float], None]) -> None:
-        self._clock = clock
+    def __init__(self, now_ms: Callable[[], float], advance: Callable[[float], None]) -> None:
+        self._now_ms = now_ms
         self._advance = advance
 
     def now_ms(self) -> float:
         """Return the cluster's monotonic time in milliseconds."""
-        return self._clock.now_ms()
+        return self._now_ms()
 
     def advance(self, ms: float) -> None:
         """Let `ms` milliseconds pass at once for the brokers and ZooKeeper; everything that is due meanwhile happens
         in its order. The clients' time is the machine's, and does not move. Raises ValueError for less than 0, infinity
-        and NaN."""
+        and NaN, and UnsupportedByHost where brokers are not in this process."""
         if not 0 <= ms < math.inf:
             raise ValueError(f"advance by {ms} ms: expected 0 or more, and finite")
         self._advance(ms)

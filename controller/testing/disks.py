@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from controller.simulator.disk import SimulatedDisk
+from controller.machine.disk import SimulatedDisk
 from controller.storage.disk import Disk
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from controller.broker.log_manager import LogManager, SettingsOf
@@ -22,7 +22,9 @@ from controller.core.event_loop import EventLoop
 from controller.core.events import Event
 from controller.hosts.peers import SocketPeers
 from controller.hosts.server import SocketServer, limits_of
-from controller.simulator.process import PacedExecutor, Process, ProcessClock, ProcessState
+from controller.machine.process import PacedExecutor, Process, ProcessClock, ProcessState
+from controller.protocol.codec import ApiKey
+from controller.protocol.framing import Part
 from controller.storage.disk import Disk
 from controller.testing.clock import ClusterThread
 from controller.testing.links import FaultyPeers, Links
@@ -34,11 +36,14 @@ from controller.zookeeper.memory.server import InMemoryZooKeeper
 CLIENTS, BROKERS = "PLAINTEXT", "BROKERS"
 """The listeners' names. Brokers reach each other by a listener of their own, so that faults can tell them from
 clients."""
+_UPDATE_METADATA = int(ApiKey.UPDATE_METADATA).to_bytes(2, "big")
+"""How such a request begins."""
 
 
 @dataclass(slots=True)
 class Shared:
-    """What all brokers of a cluster share. `ended` is called when a broker ends by itself, with the reason."""
+    """What all brokers of a cluster share. `ended` is called when a broker ends by itself, with the reason; `changed`
+    when what a broker says of the cluster may be another."""
 
     network: ClusterThread
     zookeeper: InMemoryZooKeeper
@@ -47,11 +52,13 @@ class Shared:
     faults: RequestFaults
     rng: random.Random
     ended: Callable[[int, str], None]
+    changed: Callable[[], None]
     addresses: dict[Address, int] = field(default_factory=dict)
     """Which broker listens for others at an address."""
 
     def emit(self, node: int, event: TraceEvent) -> None:
         self.recorder.take(self.network.clock.now_ms(), node, event)
+        self.changed()
 
 
 class _IncarnationTrace:
@@ -144,6 +151,8 @@ class Incarnation:
     def _receive(self, frame: bytes, respond: Respond, listener: str) -> Steps | None:
         """A request waits while the process is paused or slow, and the requests behind it on its connection with it."""
         shared = self._shared
+        if frame[:2] == _UPDATE_METADATA:
+            respond = _followed(respond, shared.changed)
         if not self.process.runs_freely or (self.broker in shared.links.slow_ms) or shared.faults.any:
             return self._delayed(frame, respond, listener)
         steps = self.node.broker.begin(frame, respond, listener)
@@ -176,6 +185,7 @@ class Incarnation:
     # -- ends
 
     def _registered(self) -> None:
+        self._shared.changed()
         try:
             self.node.registered.result()
         except Exception as error:  # noqa: BLE001 - a broker that can't register ends, and says why
@@ -232,6 +242,16 @@ class Incarnation:
         if self.process.state is ProcessState.PAUSED:
             self.connection.resume()
             self.process.resume()
+
+
+def _followed(respond: Respond, then: Callable[[], None]) -> Respond:
+    """The same answer, and a call once it was given."""
+
+    def both(parts: Sequence[Part] | None) -> None:
+        respond(parts)
+        then()
+
+    return both
 
 
 def _without_jobs(steps: Steps) -> Steps:

@@ -14,7 +14,7 @@ from controller.broker.settings import Address
 from controller.clock import Clock, Future, Timer
 from controller.core.channels import PeerError, PeerTimedOut, PeerUnreachable, ask_once
 from controller.hosts.peers import SocketConnection, SocketPeers
-from controller.simulator.process import Process
+from controller.machine.process import Process
 
 
 class Links:

@@ -1,56 +1,30 @@
-"""ZooKeeper, as the rest of the project may use it: a port, and what stands behind it."""
+"""ZooKeeper, as the rest of the project may use it: a port, and what stands behind it.
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+What brings kazoo and its sockets, or child processes, is loaded when it is used: the simulated host and the core do
+without them.
+"""
 
-from controller.zookeeper.broker_writes import BrokerDataWrites, BrokerIdInUse, BrokerWrites
-from controller.zookeeper.client import Leadership, ZooKeeperClient
-from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
-from controller.zookeeper.operations import ConnectionListener, ZooKeeperConnection
-from controller.zookeeper.row_writes import RowsWritten
+from typing import TYPE_CHECKING
+
+from controller.lazy_names import lazy_names
+from controller.zookeeper.broker_writes import BrokerDataWrites as BrokerDataWrites
+from controller.zookeeper.broker_writes import BrokerIdInUse as BrokerIdInUse
+from controller.zookeeper.broker_writes import BrokerWrites as BrokerWrites
+from controller.zookeeper.client import Leadership as Leadership
+from controller.zookeeper.client import ZooKeeperClient as ZooKeeperClient
+from controller.zookeeper.memory.server import InMemoryConnection as InMemoryConnection
+from controller.zookeeper.memory.server import InMemoryZooKeeper as InMemoryZooKeeper
+from controller.zookeeper.operations import ConnectionListener as ConnectionListener
+from controller.zookeeper.operations import ZooKeeperConnection as ZooKeeperConnection
+from controller.zookeeper.row_writes import RowsWritten as RowsWritten
 
 if TYPE_CHECKING:
-    from controller.zookeeper.blocking import ThreadClock
-    from controller.zookeeper.embedded import (
-        DataDirectoryError,
-        EmbeddedServerUnavailable,
-        EmbeddedZooKeeper,
-        JarsNotFound,
-        JavaNotFound,
-    )
-    from controller.zookeeper.kazoo_connection import KazooConnection
-
-_EMBEDDED = ("DataDirectoryError", "EmbeddedServerUnavailable", "EmbeddedZooKeeper", "JarsNotFound", "JavaNotFound")
-_LOADED_WHEN_USED = {
-    **dict.fromkeys(_EMBEDDED, "controller.zookeeper.embedded"),
-    "KazooConnection": "controller.zookeeper.kazoo_connection",
-    "ThreadClock": "controller.zookeeper.blocking",
-}
-"""What brings kazoo and its sockets, or child processes: the simulated host and the core do without them."""
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LOADED_WHEN_USED:
-        return getattr(import_module(_LOADED_WHEN_USED[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-__all__ = [
-    "BrokerDataWrites",
-    "BrokerIdInUse",
-    "BrokerWrites",
-    "ConnectionListener",
-    "DataDirectoryError",
-    "EmbeddedServerUnavailable",
-    "EmbeddedZooKeeper",
-    "InMemoryConnection",
-    "InMemoryZooKeeper",
-    "JarsNotFound",
-    "JavaNotFound",
-    "KazooConnection",
-    "Leadership",
-    "RowsWritten",
-    "ThreadClock",
-    "ZooKeeperClient",
-    "ZooKeeperConnection",
-]
+    from controller.zookeeper.blocking import ThreadClock as ThreadClock
+    from controller.zookeeper.embedded import DataDirectoryError as DataDirectoryError
+    from controller.zookeeper.embedded import EmbeddedServerUnavailable as EmbeddedServerUnavailable
+    from controller.zookeeper.embedded import EmbeddedZooKeeper as EmbeddedZooKeeper
+    from controller.zookeeper.embedded import JarsNotFound as JarsNotFound
+    from controller.zookeeper.embedded import JavaNotFound as JavaNotFound
+    from controller.zookeeper.kazoo_connection import KazooConnection as KazooConnection
+else:
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

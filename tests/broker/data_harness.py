@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from controller.broker.broker import Broker
 from controller.broker.log_manager import LogManager
 from controller.broker.partition import Partition
+from controller.machine.disk import MemoryDisk
 from controller.protocol.codec import ApiKey
 from controller.protocol.control import LeaderAndIsrPartitionState, LeaderAndIsrRequest, LeaderAndIsrTopicState
 from controller.protocol.errors import ErrorCode
-from controller.simulator.disk import MemoryDisk
 from controller.storage import LogSettings, PartitionLog
 from tests.broker.harness import BROKER_EPOCH, TOPIC_ID, BrokerUnderTest, ReadConfigs, metadata, settings
 from tests.storage.batches import batch

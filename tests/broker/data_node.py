@@ -10,9 +10,9 @@ from controller.broker.config_requests import BrokerLoggers
 from controller.broker.log_manager import LogManager
 from controller.broker.node import Node
 from controller.clock import VirtualClock
+from controller.machine.disk import MemoryDisk
 from controller.protocol.codec import SUPPORTED, ApiKey, encode_request
 from controller.protocol.schema import RequestValue
-from controller.simulator.disk import MemoryDisk
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ConfigZnode, TopicAssignment, encode_config, encode_topic_assignment
 from controller.zookeeper.memory.server import InMemoryZooKeeper

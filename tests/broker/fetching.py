@@ -9,13 +9,13 @@ from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition
 from controller.broker.replica_manager import Quota
 from controller.clock import VirtualClock
+from controller.machine.disk import MemoryDisk
 from controller.protocol import ApiKey, RequestHeader, decode_request, encode_response, request_head, response_body
 from controller.protocol.codec import MESSAGES, control_versions
 from controller.protocol.control import UpdateMetadataRequest
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import EpochEndOffset, FetchPartitionData, FetchRequest, FetchResponse, FetchTopicData
 from controller.protocol.schema import ResponseValue
-from controller.simulator.disk import MemoryDisk
 from controller.storage import LogDirectory, LogSettings, PartitionLog
 from tests.broker.harness import AskedPeers, KeptTrace, live, settings
 from tests.storage.batches import Clock, batch

@@ -17,6 +17,7 @@ from controller.broker.partition import Partition
 from controller.broker.replica_manager import Quota
 from controller.clock import Future, VirtualClock
 from controller.core.channels import PeerUnreachable
+from controller.machine.disk import MemoryDisk
 from controller.protocol import ApiKey, RequestHeader, decode_request, encode_response, request_head, response_body
 from controller.protocol.codec import MESSAGES
 from controller.protocol.control import UpdateMetadataRequest
@@ -40,7 +41,6 @@ from controller.protocol.fetch import (
     OffsetForLeaderTopicResult,
 )
 from controller.protocol.schema import ResponseValue
-from controller.simulator.disk import MemoryDisk
 from controller.storage import LogDirectory, LogSettings, PartitionLog, headers_of
 from tests.broker.harness import KeptTrace, live, settings
 from tests.storage.batches import Clock, batch

@@ -13,6 +13,7 @@ from controller.broker.log_manager import LogManager
 from controller.broker.partition import LeaderState, Partition
 from controller.clock import Future
 from controller.core.handlers.isr_changes import NAMED_BY_ID
+from controller.machine.disk import MemoryDisk
 from controller.protocol import request_head
 from controller.protocol.codec import ApiKey, RequestHeader, decode_request, encode_response_body
 from controller.protocol.control import (
@@ -42,7 +43,6 @@ from controller.protocol.fetch import (
     FetchTopic,
 )
 from controller.protocol.produce import ACKS_ALL, ProducePartition, ProducePartitionResult, ProduceRequest, ProduceTopic
-from controller.simulator.disk import MemoryDisk
 from controller.storage import LogSettings, PartitionLog, headers_of, whole_bytes
 from tests.broker.harness import BROKER, BROKER_EPOCH, TOPIC_ID, BrokerUnderTest, Deferred, ReadConfigs, live, settings
 from tests.storage.batches import batch

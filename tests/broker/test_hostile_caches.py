@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from controller.broker.records.fetch_sessions import FetchSessionCache, SessionRefused
 from controller.clock import VirtualClock
+from controller.machine.disk import MemoryDisk
 from controller.protocol import SUPPORTED, decode_request, encode_request
 from controller.protocol.client import MetadataRequest, MetadataRequestTopic
 from controller.protocol.codec import ApiKey, RequestHeader
 from controller.protocol.fetch import INITIAL_SESSION_EPOCH, NO_SESSION, FetchPartition, FetchRequest, FetchTopic
-from controller.simulator.disk import MemoryDisk
 from controller.storage.checkpoints import EpochStart, encode_epochs
 from controller.storage.recovery import NEW, open_files
 from controller.storage.settings import LogSettings

@@ -11,8 +11,8 @@ from controller.broker.partition import Partition
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.request_context import finish
 from controller.clock import VirtualClock
+from controller.machine.disk import MemoryDisk
 from controller.protocol.errors import ErrorCode
-from controller.simulator.disk import MemoryDisk
 from controller.storage import DuplicateLogs, LogDirectory, PartitionLog
 from controller.storage.checkpoints import CLEAN_SHUTDOWN, decode_offsets
 from tests.broker.harness import BROKER, KeptTrace, leader_and_isr, settings

@@ -17,7 +17,7 @@ from aiokafka.record.memory_records import MemoryRecords as AioRecords
 from crc32c import crc32c
 from kafka.record import MemoryRecords as KafkaRecords
 
-from controller.simulator.disk import MemoryDisk
+from controller.machine.disk import MemoryDisk
 from controller.storage import BadBatches, BatchHeader, LogSettings, PartitionLog, headers_of, log_validator
 from controller.storage.batches import HEADER_BYTES, Record, encode_batch
 from controller.storage.log_validator import Checked, checking, done

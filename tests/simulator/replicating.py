@@ -15,6 +15,8 @@ from controller.broker.log_manager import LogManager
 from controller.broker.metadata import BrokerIdentity
 from controller.broker.request_context import Respond
 from controller.clock import VirtualClock
+from controller.machine.disk import MemoryDisk
+from controller.machine.process import Process, ProcessClock
 from controller.protocol import ApiKey, decode_request, encode_request, encode_response
 from controller.protocol.client import ApiVersion, ApiVersionsResponse
 from controller.protocol.codec import SUPPORTED, decode_response
@@ -34,9 +36,7 @@ from controller.protocol.errors import ErrorCode
 from controller.protocol.framing import joined
 from controller.protocol.produce import ACKS_ALL, ProducePartition, ProduceRequest, ProduceTopic
 from controller.protocol.schema import RequestValue
-from controller.simulator.disk import MemoryDisk
 from controller.simulator.network import Address, Network
-from controller.simulator.process import Process, ProcessClock
 from controller.simulator.requests import BrokerConnection, SimulatedPeers
 from controller.simulator.server import Server
 from controller.storage import LogSettings, PartitionLog, headers_of

@@ -11,11 +11,11 @@ from controller.broker.request_context import Respond
 from controller.clock import VirtualClock
 from controller.core import channels
 from controller.core.channels import ControllerChannels, ControlRequest, Endpoint, PeerError
+from controller.machine.process import Process, ProcessClock
 from controller.protocol import ApiKey, decode_request, encode_request_body
 from controller.protocol.codec import encode_response_parts
 from controller.protocol.control import UpdateMetadataRequest, UpdateMetadataResponse
 from controller.simulator.network import Address, Network
-from controller.simulator.process import Process, ProcessClock
 from controller.simulator.requests import BrokerConnection, SimulatedPeers
 from controller.simulator.server import Server
 

@@ -12,7 +12,7 @@ from controller.clock import Coro, Future, VirtualClock
 from controller.core.channels import Resign
 from controller.core.event_loop import EventLoop, EventQueue
 from controller.core.events import BrokerModifications, Event, Reelect
-from controller.simulator.process import PacedExecutor, Process, ProcessClock
+from controller.machine.process import PacedExecutor, Process, ProcessClock
 
 Body = Callable[["Toy", Event], Coro[None]]
 

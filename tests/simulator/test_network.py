@@ -9,10 +9,10 @@ import pytest
 
 from controller.clock import Future, VirtualClock
 from controller.core.channels import PeerError, PeerTimedOut, PeerUnreachable
+from controller.machine.process import Process, ProcessClock
 from controller.protocol import ApiKey, ErrorCode, RequestHeader, decode_request, encode_request_body, encode_response
 from controller.protocol.control import UpdateMetadataRequest, UpdateMetadataResponse
 from controller.simulator.network import Address, Network, Socket
-from controller.simulator.process import Process, ProcessClock
 from controller.simulator.requests import BrokerConnection, SimulatedPeers
 
 SERVER: Address = ("server", 9092)

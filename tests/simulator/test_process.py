@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from controller.clock import VirtualClock
-from controller.simulator.process import MachineClock, Process, ProcessClock
+from controller.machine.process import MachineClock, Process, ProcessClock
 from controller.simulator.randomness import Streams
 
 

@@ -12,6 +12,7 @@ import pytest
 from controller.broker.replica_manager import api_error_of
 from controller.clock import Future, VirtualClock
 from controller.core.channels import PeerError
+from controller.machine.disk import MemoryDisk
 from controller.protocol import (
     ApiKey,
     ErrorCode,
@@ -32,7 +33,6 @@ from controller.protocol.produce import (
 from controller.protocol.schema import ResponseValue
 from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, INDETERMINATE
 from controller.scenarios.records.workload import RecordWorkload
-from controller.simulator.disk import MemoryDisk
 from controller.simulator.producer import DELIVERY_TIMEOUT_MS, Batch, PartitionQueue, SimulatedProducer
 from controller.simulator.routes import Pipeline, Routes
 from controller.storage import LogDirectory, LogSettings, SequenceOutOfOrder

@@ -9,8 +9,8 @@ import pytest
 
 from controller.broker.request_context import Respond
 from controller.clock import VirtualClock
+from controller.machine.process import Process, ProcessClock
 from controller.simulator.network import Address, Network, Socket
-from controller.simulator.process import Process, ProcessClock
 from controller.simulator.server import Server
 
 ADDRESS: Address = ("2", 9092)

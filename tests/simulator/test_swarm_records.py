@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from controller.machine.disk import SimulatedDisk
 from controller.scenarios.faults import BreakDisk, CreateTopic, ElectZooKeeper, Isolate, Kill, LosePower, SlowDisk
 from controller.scenarios.files import ScenarioError, parse_plan, plan_text
 from controller.scenarios.language import ClusterSpec, Happening, Outside, Plan, PlanRecords
 from controller.scenarios.records.history import ACKNOWLEDGED, FinalRead
-from controller.simulator.disk import SimulatedDisk
 from controller.simulator.liveness_checker import Unmet
 from controller.simulator.plan_generator import RECORDS, draw_plan
 from controller.simulator.record_clients import read_to_the_end

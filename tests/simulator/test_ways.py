@@ -7,8 +7,8 @@ import random
 
 import pytest
 
+from controller.machine.process import MachineClock, Process, ProcessClock
 from controller.simulator.network import ATTEMPTS, GOOD, LinkCondition, Network, Socket, retransmissions_ms
-from controller.simulator.process import MachineClock, Process, ProcessClock
 from tests.simulator.test_network import World, closings, frames
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 
-from controller.simulator.disk import MemoryDisk
+from controller.machine.disk import MemoryDisk
 from controller.storage import LogDirectory, LogOffline, LogSettings, PartitionLog, headers_of
 from controller.storage.batches import BatchHeader
 from tests.storage.batches import START_MS, Clock, batch

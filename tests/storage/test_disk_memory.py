@@ -7,7 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.simulator.disk import MemoryDisk
+from controller.machine.disk import MemoryDisk
 
 FILES = [f"/logs/{directory}/{name}" for directory in ("a-0", "b-0", "a-0-delete") for name in ("0.log", "0.index")]
 FILES += ["/logs/meta.properties", "/logs/a-0/deep/er.log"]

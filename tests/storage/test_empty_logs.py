@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.simulator.disk import MemoryDisk
+from controller.machine.disk import MemoryDisk
 from controller.storage import LogDirectory, LogSettings
 from controller.storage.disk_files import FileDisk
 from controller.storage.segment import Segment

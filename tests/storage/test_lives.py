@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.simulator.disk import MemoryDisk, MemoryFile
+from controller.machine.disk import MemoryDisk, MemoryFile
 from controller.storage import producer_states, recovery, segment
 from controller.storage.checkpoints import LeaderEpochs
 from controller.storage.errors import StorageError

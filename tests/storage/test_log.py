@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.simulator.disk import MemoryDisk
+from controller.machine.disk import MemoryDisk
 from controller.storage import (
     BadBatches,
     BatchesTooLarge,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from controller.broker.log_manager import LogManager
-from controller.simulator.disk import MemoryDisk
+from controller.machine.disk import MemoryDisk
 from controller.storage import LogDirectory, LogSettings
 from controller.storage.batches import BatchHeader
 from controller.storage.disk_files import FileDisk

@@ -13,7 +13,7 @@ import pytest
 from aiokafka.record.memory_records import MemoryRecords as AioRecords
 from kafka.record import MemoryRecords as KafkaRecords
 
-from controller.simulator.disk import MemoryDisk
+from controller.machine.disk import MemoryDisk
 from controller.storage import (
     BadBatches,
     BatchTooLarge,

@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 import camerlengo
+import controller.simulator
 import controller.testing
+import controller.zookeeper
 from controller.broker.settings import BadSettings
 from controller.testing import ClusterTimeout, Kafka, TopicNotCreated
+from controller.testing.memory_host import MemoryHost
 from tests.testing.clients import consuming, producer, read, send
 
 
@@ -145,7 +148,7 @@ HEAVY = "confluent_kafka kafka kazoo matplotlib pandas pyarrow pyspark jinja2 ri
         ),
         ("from camerlengo import Kafka", HEAVY + " controller.report controller.scenarios"),
         ("import controller.testing.plugin", HEAVY + " numpy controller.broker controller.storage loguru msgspec"),
-        ("import camerlengo", "numpy controller"),
+        ("import camerlengo", HEAVY + " numpy ast msgspec controller.testing controller.zookeeper controller.core"),
     ],
 )
 def test_what_is_loaded(program: str, without: str) -> None:
@@ -162,8 +165,23 @@ def test_nothing_is_left_of_a_consumer_on_a_stopped_cluster() -> None:
 
 
 def test_the_facade_has_what_it_names() -> None:
-    assert sorted(camerlengo._MODULES) == camerlengo.__all__ == dir(camerlengo)
-    assert all(getattr(camerlengo, name).__name__ == name for name in camerlengo.__all__)
-    assert all(getattr(controller.testing, name).__name__ == name for name in controller.testing.__all__)
+    assert "Kafka" in dir(camerlengo)
+    for module in (camerlengo, controller.testing, controller.simulator, controller.zookeeper):
+        names = dir(module)
+        assert len(names) > 3
+        assert names == vars(module)["__all__"]
+        assert all(getattr(module, name).__name__ == name for name in names)
     with pytest.raises(AttributeError, match="no attribute 'Kafkaa'"):
         getattr(camerlengo, "Kafkaa")  # noqa: B009
+
+
+def test_a_wait_looks_after_changes_and_not_in_between() -> None:
+    with Kafka(brokers=2, timeout_s=0.3) as kafka:
+        host = kafka._host
+        assert isinstance(host, MemoryHost)
+        kafka.create_topic("payments", assignment={0: [2]})
+        kafka.broker(2).kill()
+        before = host.changes.looks
+        with pytest.raises(ClusterTimeout):
+            kafka.wait_for_leader("payments")
+        assert host.changes.looks - before < 50
