@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from controller.testing.cluster import ClusterTimeout as ClusterTimeout
     from controller.testing.cluster import Kafka as Kafka
     from controller.testing.cluster import TopicNotCreated as TopicNotCreated
+    from controller.testing.host import UnsupportedByHost as UnsupportedByHost
+    from controller.testing.zookeeper import ZooKeeper as ZooKeeper
     from controller.timer.wheel import TimerTask as TimerTask
     from controller.timer.wheel import TimingWheel as TimingWheel
     from controller.zookeeper.embedded import EmbeddedZooKeeper as EmbeddedZooKeeper

@@ -36,7 +36,7 @@ from controller.simulator.inspection import inside
 from controller.simulator.plan_generator import draw_plan
 from controller.simulator.safety_checker import Violation
 from controller.simulator.shrinking import Shrinker
-from controller.simulator.swarm import PlanRun, PlanWorld, run_plan
+from controller.simulator.swarm import PlanRun, PlanWorld, plan_report, run_plan
 
 SWARM = "swarm"
 PROGRESS_EVERY = 100
@@ -176,8 +176,6 @@ class _Tally:
 
 
 def _write_report(run: PlanRun, folder: Path, command: str) -> None:
-    from controller.pipeline.campaign import plan_report
-
     write_report(plan_report(run), folder, command)
 
 

@@ -28,6 +28,7 @@ from controller.protocol.client import MetadataRequest, MetadataResponse
 from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
 from controller.protocol.errors import MalformedFrame
 from controller.protocol.framing import SIZE_BYTES, frame_size, framed
+from controller.protocol.schema import RequestValue, ResponseValue
 from controller.zookeeper import launch
 from controller.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper, HeldPorts
 
@@ -36,14 +37,19 @@ _VERSION = 9
 
 def ask_metadata(address: Address, timeout_s: float) -> MetadataResponse:
     """OSError if the broker can't be reached or does not answer in time, MalformedFrame for an answer that is none."""
-    header = RequestHeader(ApiKey.METADATA, _VERSION, 1, "camerlengo")
-    frame = encode_request(header, MetadataRequest(None, allow_auto_topic_creation=False))
+    request = MetadataRequest(None, allow_auto_topic_creation=False)
+    answer = ask_broker(address, ApiKey.METADATA, _VERSION, request, timeout_s)
+    assert isinstance(answer, MetadataResponse)
+    return answer
+
+
+def ask_broker(address: Address, api: ApiKey, version: int, request: RequestValue, timeout_s: float) -> ResponseValue:
+    """Send one request over a connection of its own, and return the answer. Raises as `ask_metadata`."""
+    frame = encode_request(RequestHeader(api, version, 1, "camerlengo"), request)
     with socket.create_connection(address, timeout_s) as connection:
         connection.sendall(framed(frame))
         size = frame_size(_read(connection, SIZE_BYTES))
-        _, answer = decode_response(ApiKey.METADATA, _VERSION, _read(connection, size))
-    assert isinstance(answer, MetadataResponse)
-    return answer
+        return decode_response(api, version, _read(connection, size))[1]
 
 
 def _read(connection: socket.socket, size: int) -> bytes:

@@ -27,12 +27,11 @@ import msgspec
 from controller.report.files import PAGE, write_report
 from controller.report.html import IndexedRun, first_violation, write_index
 from controller.report.summary import Report, render_table
-from controller.scenarios.faults import describe
-from controller.scenarios.judge import FAIL, PASS, InvariantResult, Judgement
-from controller.scenarios.language import ClusterSpec, Scenario
+from controller.scenarios.judge import PASS
+from controller.scenarios.language import Scenario
 from controller.simulator.plan_generator import draw_plan
 from controller.simulator.run import simulate
-from controller.simulator.swarm import PlanRun, run_plan
+from controller.simulator.swarm import plan_report, run_plan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,34 +142,6 @@ def _plan_run(number: int, point: int, seed: int) -> tuple[Result, Report]:
     return result, plan_report(found)
 
 
-def plan_report(run: PlanRun) -> Report:
-    """Return the report of a plan's run, for the same pages as a scenario's. It has no failovers: no client observes a
-    set of topics throughout, which would be needed to determine the recovery."""
-    plan = run.plan
-    scenario = Scenario(
-        name=plan.name,
-        steps=(),
-        description=(
-            f"{plan.cluster.brokers} brokers, {_servers(plan.cluster.zookeeper_servers)}, sessions of"
-            f" {plan.cluster.session_timeout_ms} ms. Faults end among brokers {', '.join(map(str, plan.core))} at"
-            f" {plan.calm_ms / 1000:g} s; the others are {plan.outside.value} from then on."
-        ),
-        cluster=ClusterSpec(
-            brokers=plan.cluster.brokers,
-            zookeeper_servers=plan.cluster.zookeeper_servers,
-            session_timeout_ms=plan.cluster.session_timeout_ms,
-        ),
-    )
-    if run.violation is None:
-        result = InvariantResult("no-violation", True, f"at rest {run.rest_ms or 0:.0f} ms after the faults ended")
-    else:
-        result = InvariantResult(run.violation.invariant, False, str(run.violation).partition(" ")[2])
-    verdict = PASS if run.violation is None else FAIL
-    judgement = Judgement(verdict, (result,), ())
-    planned = [(each.at_ms, describe(each)) for each in plan.happenings]
-    return Report(scenario, "simulated", plan.seed, judgement, run.records, planned)
-
-
 def run_all(campaign: Campaign, numbers: Iterable[int], folder: Path, name: str) -> Iterator[Result]:
     """Runs what no line of `folder`/results/`name`.jsonl has yet, and gives each result once its line is written."""
     lines = folder / "results" / f"{name}.jsonl"
@@ -188,10 +159,6 @@ def run_all(campaign: Campaign, numbers: Iterable[int], folder: Path, name: str)
             file.write(msgspec.json.encode(result) + b"\n")
             file.flush()
             yield result
-
-
-def _servers(count: int) -> str:
-    return f"{count} ZooKeeper server{'' if count == 1 else 's'}"
 
 
 def kept_in(folder: Path, result: Result) -> Path:

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controller.clock import spawn
-from controller.scenarios.language import Plan
+from controller.report.summary import Report
+from controller.scenarios.faults import describe
+from controller.scenarios.judge import FAIL, PASS, InvariantResult, Judgement
+from controller.scenarios.language import ClusterSpec, Plan, Scenario
 from controller.simulator.liveness_checker import LivenessChecker, Unmet
 from controller.simulator.record_run import RecordRun
 from controller.simulator.run import trace_hash
@@ -164,3 +167,35 @@ def run_plan(plan: Plan, zookeeper_lag_ms: float = 0.0) -> PlanRun:
     """To its end, or to the first violation. `zookeeper_lag_ms`: as of `Simulation`."""
     world = PlanWorld(plan, zookeeper_lag_ms)
     return world.result(world.finish())
+
+
+def plan_report(run: PlanRun) -> Report:
+    """Return the report of a plan's run, for the same pages as a scenario's. It has no failovers: no client observes a
+    set of topics throughout, which would be needed to determine the recovery."""
+    plan = run.plan
+    scenario = Scenario(
+        name=plan.name,
+        steps=(),
+        description=(
+            f"{plan.cluster.brokers} brokers, {_servers(plan.cluster.zookeeper_servers)}, sessions of"
+            f" {plan.cluster.session_timeout_ms} ms. Faults end among brokers {', '.join(map(str, plan.core))} at"
+            f" {plan.calm_ms / 1000:g} s; the others are {plan.outside.value} from then on."
+        ),
+        cluster=ClusterSpec(
+            brokers=plan.cluster.brokers,
+            zookeeper_servers=plan.cluster.zookeeper_servers,
+            session_timeout_ms=plan.cluster.session_timeout_ms,
+        ),
+    )
+    if run.violation is None:
+        result = InvariantResult("no-violation", True, f"at rest {run.rest_ms or 0:.0f} ms after the faults ended")
+    else:
+        result = InvariantResult(run.violation.invariant, False, str(run.violation).partition(" ")[2])
+    verdict = PASS if run.violation is None else FAIL
+    judgement = Judgement(verdict, (result,), ())
+    planned = [(each.at_ms, describe(each)) for each in plan.happenings]
+    return Report(scenario, "simulated", plan.seed, judgement, run.records, planned)
+
+
+def _servers(count: int) -> str:
+    return f"{count} ZooKeeper server{'' if count == 1 else 's'}"

@@ -373,10 +373,11 @@ class Kafka:
             name: the heading, such as the test's name.
             verdict: "pass", "fail" or "unknown".
         """
-        from controller.testing.html_report import write_report
+        from controller.testing.html_report import report_of, write_page
 
+        host = "in-process" if self.host == "memory" else self.host
         brokers = self._host.options.brokers
-        return write_report(self.records, self._began_ms, brokers, name, verdict, Path(directory))
+        return write_page(report_of(self.records, self._began_ms, brokers, name, verdict, host=host), Path(directory))
 
     # -- calls of the host
 
@@ -478,6 +479,10 @@ def _factory(host: str | HostFactory) -> HostFactory:
         return host
     if host == "memory":
         return MemoryHost
+    if host == "process":
+        from controller.testing.process_host import ProcessHost
+
+        return ProcessHost
     raise ValueError(f"host {host!r}: expected 'memory', 'process', or a function that makes a host")
 
 

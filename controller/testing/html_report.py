@@ -1,4 +1,4 @@
-"""The HTML report of an in-process cluster: the page of a scenario's run, without steps. Loaded when used."""
+"""HTML reports of what a test ran: the page of a scenario's run, without steps. Loaded when used."""
 
 from __future__ import annotations
 
@@ -14,15 +14,25 @@ from controller.scenarios.language import ClusterSpec, Scenario
 from controller.trace_records import TraceRecord
 
 
-def write_report(
-    records: Sequence[TraceRecord], began_ms: float, brokers: int, name: str, verdict: str, directory: Path
-) -> Path:
-    """Write report.html into `directory`, which is made if it is not there. Return its path."""
+def report_of(
+    records: Sequence[TraceRecord],
+    began_ms: float,
+    brokers: int,
+    name: str,
+    verdict: str,
+    *,
+    host: str,
+    seed: int | None = None,
+) -> Report:
+    """Return the report of a cluster that a test drove by itself; times become those since `began_ms`."""
     shifted = [TraceRecord(record.at_ms - began_ms, record.node, record.event) for record in records]
     scenario = Scenario(name=name, steps=(), cluster=ClusterSpec(brokers=brokers))
-    judgement = Judgement(verdict, (), find_failovers(shifted))
-    page = report_html(Report(scenario, "in-process", None, judgement, shifted))
+    return Report(scenario, host, seed, Judgement(verdict, (), find_failovers(shifted)), shifted)
+
+
+def write_page(report: Report, directory: Path, replay: str = "") -> Path:
+    """Write report.html into `directory`, which is made if it is not there. Return its path."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / PAGE
-    path.write_text(page, encoding="utf-8")
+    path.write_text(report_html(report, replay), encoding="utf-8")
     return path

@@ -31,11 +31,12 @@ def outermost(folders: Iterable[Path]) -> list[Path]:
 
 
 def mounts() -> list[Path]:
-    """/usr, the Python in use and what its links lead to, the virtual environment, the repository, the Java runtime and
-    what its links lead to (Debian keeps its settings in /etc)."""
+    """/usr, the Python in use and what its links lead to, the virtual environment, what else is imported from, the
+    repository, the Java runtime and what its links lead to (Debian keeps its settings in /etc)."""
     java = find_java().resolve().parents[1]
     python = Path(sys.executable)
     folders = [SYSTEM, ROOT, java, Path(sys.prefix), Path(sys.base_prefix), python.parent, python.resolve().parents[1]]
+    folders += [Path(place) for place in sys.path if Path(place).is_absolute() and Path(place).is_dir()]
     links = (link.readlink() for link in java.rglob("*") if link.is_symlink())
     folders += [Path(*target.parts[:3]) for target in links if target.is_absolute() and target.exists()]
     return outermost(folders)
