@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
+import os
 import re
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from hypothesis import given, settings
+from hypothesis.strategies import lists, sampled_from, tuples
 
-from camerlengo import Kafka
+from camerlengo import Kafka, ZooKeeper
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing-your-app.md"
 
@@ -132,13 +137,87 @@ def test_auto_created_topic(kafka: Kafka) -> None:
         kafka.leader("payments")
 
 
-def shown() -> list[Callable[..., Any]]:
-    found = [one for name, one in globals().items() if inspect.isfunction(one) and one.__module__ == __name__]
-    return [one for one in found if one not in (shown, test_the_page_shows_the_recipes)]
+@pytest.mark.zookeeper(tick_ms=100)
+def test_lock_is_lost_with_its_session(zookeeper: ZooKeeper) -> None:
+    first, second = zookeeper.client(), zookeeper.client()
+    lost = threading.Event()
+    first.add_listener(lambda state: lost.set() if state == "LOST" else None)
+    first.Lock("/job").acquire()
+    waiting = second.Lock("/job")
+    assert not waiting.acquire(blocking=False)
+    zookeeper.expire(first)
+    assert waiting.acquire(timeout=30)
+    assert lost.wait(30)  # from here on the first worker must not write
+
+
+FAULTS: dict[str, Callable[[Kafka, int], object]] = {
+    "kill": lambda kafka, broker: kafka.broker(broker).kill(),
+    "stop": lambda kafka, broker: kafka.broker(broker).stop(),
+    "expire": lambda kafka, broker: kafka.broker(broker).expire_session(),
+    "lose answer": lambda kafka, broker: kafka.lose_answer("Produce", broker=broker),
+    "not leader": lambda kafka, broker: kafka.fail("Produce", "NOT_LEADER_OR_FOLLOWER", broker=broker, times=2),
+}
+
+
+@settings(max_examples=5, deadline=None)
+@given(steps=lists(tuples(sampled_from(sorted(FAULTS)), sampled_from([1, 2, 3])), max_size=4))
+def test_each_record_is_written_once_whatever_fails(steps: list[tuple[str, int]]) -> None:
+    with Kafka(brokers=3, settings={"min.insync.replicas": 2}) as kafka:
+        kafka.create_topic("payments", replication_factor=3)
+        producer = new_producer(kafka.bootstrap_servers, **{"enable.idempotence": True, "retry.backoff.ms": 10})
+        for number, (fault, broker) in enumerate(steps):
+            FAULTS[fault](kafka, broker)
+            assert write(producer, "payments", str(number).encode()) == number
+            kafka.restore()
+        consumer = new_consumer(kafka.bootstrap_servers, "payments")
+        assert read(consumer, len(steps)) == [str(number).encode() for number in range(len(steps))]
+
+
+def shown() -> list[str]:
+    """The source of each recipe and of the application's functions."""
+    source = Path(__file__).read_text()
+    begin, end = source.index("def new_producer("), source.index("def shown()")
+    return [
+        part.strip()
+        for part in re.split(r"\n\n\n(?!    )", source[begin:end])
+        if part.strip() and not part.startswith("# ")
+    ]
 
 
 def test_the_page_shows_the_recipes() -> None:
     page = PAGE.read_text()
     blocks = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
-    assert len(shown()) == 11
-    assert [one.__name__ for one in shown() if inspect.getsource(one) not in blocks + "\n"] == []
+    assert len(shown()) == 14
+    assert [one for one in shown() if one not in blocks] == []
+
+
+JOB = re.compile(r"```yaml\n(name: tests\n.*?)```", re.DOTALL)
+
+
+def test_the_job_of_the_page_needs_no_java(tmp_path: Path) -> None:
+    """Its last command, with the fixtures of the page, where neither Java nor PySpark can be found."""
+    (job,) = JOB.findall(PAGE.read_text())
+    commands = re.findall(r"- run: (.*)", job)
+    assert [one.split()[0] for one in commands] == ["pip", "pytest"]
+    assert "java" not in job.lower()
+    (tmp_path / "conftest.py").write_text("import sys\nsys.modules['pyspark'] = None\n")
+    (tmp_path / "test_it.py").write_text(
+        "import shutil\n"
+        "def test_kafka(kafka):\n    kafka.create_topic('payments')\n    assert shutil.which('java') is None\n"
+        "def test_zookeeper(zookeeper):\n    zookeeper.client().create('/node')\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if key not in ("PATH", "JAVA_HOME")}
+    bin_directory = Path(sys.executable).parent
+    for extra in ("", " --kafka=process"):
+        words = commands[-1].replace("-n auto", "").split()[1:] + extra.split()
+        result = subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "controller.testing.plugin", *words],
+            cwd=tmp_path,
+            env={**environment, "PATH": str(bin_directory)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert "2 passed" in result.stdout

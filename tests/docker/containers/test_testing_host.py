@@ -26,5 +26,6 @@ def test_the_suite_passes(
     words += ["-m", "programs or not programs", "--durations=20"]
     command = [sys.executable, "-m", "pytest", SUITE, *words, "-p", "no:cacheprovider", f"--basetemp={tmp_path}/suite"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=550, check=False)
+    print(result.stdout)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "10 passed, 4 skipped" in result.stdout
