@@ -131,8 +131,11 @@ class DockerHost(RemoteHost):
     def running(self, broker: int) -> bool:
         if broker in self._dead:
             return False
+        if self._calls and broker in self._seen_running:
+            return self._seen_running[broker]
         state = json.loads(_run("docker", "inspect", self._container(broker)))[0]["State"]
-        return bool(state["Running"])
+        self._seen_running[broker] = bool(state["Running"])
+        return self._seen_running[broker]
 
     def _container(self, broker: int) -> str:
         return f"{self._project}-{_service(broker)}-1"

@@ -42,7 +42,10 @@ class RemoteHost(ClusterHost):
         super().__init__(options)
         self._lock = threading.RLock()
         self._zookeeper: Any = None
+        self._calls = 0
         self._views: dict[int, MetadataResponse | None] = {}
+        """What brokers answered, within one call."""
+        self._seen_running: dict[int, bool] = {}
         self._paused: set[int] = set()
         self._observed = Recorder()
         self._last_records: tuple[TraceRecord, ...] | None = None
@@ -65,8 +68,14 @@ class RemoteHost(ClusterHost):
 
     def call(self, action: Callable[[], T]) -> T:
         with self._lock:
-            self._views.clear()
-            return action()
+            if not self._calls:
+                self._views.clear()
+                self._seen_running.clear()
+            self._calls += 1
+            try:
+                return action()
+            finally:
+                self._calls -= 1
 
     def wait(self, condition: Callable[[], bool], limit_s: float, *, own_thread: bool = False) -> bool:
         until_s = time.monotonic() + limit_s

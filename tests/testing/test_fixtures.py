@@ -105,11 +105,11 @@ def test_a_server_that_stops_comes_back_with_its_data(zookeeper: ZooKeeper) -> N
 # -- simulation
 
 
-@pytest.mark.simulation(seed=3)
+@pytest.mark.simulation(seed=6)
 def test_a_seed_of_the_swarm_passes(simulation: SimulationRuns) -> None:
     report = simulation.run()
-    assert (report.verdict, report.seed) == ("pass", 3)
-    assert simulation.run("swarm", seed=4).seed == 4
+    assert (report.verdict, report.seed) == ("pass", 6)
+    assert simulation.run("swarm", seed=2).seed == 2
 
 
 @pytest.mark.simulation(seed=7, settings={"expected": 0})

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis.strategies import lists, sampled_from, tuples
 
 from camerlengo import Kafka, ZooKeeper
+from controller.testing import SimulationRuns
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing-your-app.md"
 
@@ -150,6 +151,13 @@ def test_lock_is_lost_with_its_session(zookeeper: ZooKeeper) -> None:
     assert lost.wait(30)  # from here on the first worker must not write
 
 
+@pytest.mark.simulation(seed=7)
+def test_simulated_runs(simulation: SimulationRuns) -> None:
+    simulation.run("session-expiry", settings={"brokers": 5})
+    for seed in range(3):
+        simulation.run("swarm", seed=seed)
+
+
 FAULTS: dict[str, Callable[[Kafka, int], object]] = {
     "kill": lambda kafka, broker: kafka.broker(broker).kill(),
     "stop": lambda kafka, broker: kafka.broker(broker).stop(),
@@ -187,7 +195,7 @@ def shown() -> list[str]:
 def test_the_page_shows_the_recipes() -> None:
     page = PAGE.read_text()
     blocks = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
-    assert len(shown()) == 14
+    assert len(shown()) == 15
     assert [one for one in shown() if one not in blocks] == []
 
 
