@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 import threading
 from pathlib import Path
 
+import pytest
+
+from controller.broker.settings import BadSettings
 from controller.testing import Kafka
 from tests.testing.clients import producer, send
 
@@ -57,6 +61,22 @@ def test_a_cluster_that_can_not_start_leaves_nothing() -> None:
             continue
         raise AssertionError("it was started")
     assert usage()[:2] == before
+
+
+def test_processes_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def use() -> None:
+        with Kafka(host="process") as kafka:
+            kafka.create_topic("payments")
+        with pytest.raises(BadSettings):
+            Kafka(host="process", settings={"min.insync.replica": 2}).start()
+
+    use()
+    before = usage()[:2]
+    use()
+    assert usage()[:2] == before
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_records_in_directories_leave_no_descriptor_and_no_lock(tmp_path: Path) -> None:

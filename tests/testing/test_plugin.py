@@ -65,6 +65,61 @@ def test_a_failure_shows_the_timeline_and_writes_a_report(tmp_path: Path) -> Non
     assert "test_wrong" in page.read_text()
 
 
+FAILING = """
+import pytest
+
+def test_lock(zookeeper):
+    zookeeper.expire(zookeeper.client())
+    assert zookeeper.sessions() is None
+
+@pytest.mark.simulation(seed=9)
+def test_run(simulation):
+    simulation.cluster(brokers=1).run_for(3_000)
+    simulation.run("assignment-order", settings={"recovery_ms": 0})
+
+def test_processes(kafka):
+    kafka.create_topic("payments")
+    assert kafka.leader("payments") == 2
+"""
+
+
+def test_each_fixture_reports_what_happened(tmp_path: Path) -> None:
+    result = run(tmp_path, FAILING, "--kafka-reports", "reports", "--kafka=process")
+    assert "3 failed" in result.stdout
+    assert re.search(r"FAULT expire: session 0x[0-9a-f]+", result.stdout)
+    assert "broker 1 is the controller, epoch 1" in result.stdout
+    assert "replay: camerlengo simulate assignment-order --set recovery_ms=0 --seed 9" in result.stdout
+    assert "payments-0: leader 1, ISR [1]: initial" in result.stdout
+    assert "broker 1 ready at 127.0.0.1:" in result.stdout
+    pages = sorted(str(one.relative_to(tmp_path / "reports")) for one in (tmp_path / "reports").rglob("*.html"))
+    assert pages == [
+        "test_it.py-test_processes/report.html",
+        "test_it.py-test_run/report.html",
+        "test_it.py-test_run/run-2/report.html",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mark", "message"),
+    [
+        ("zookeeper(tick=5)", "mark zookeeper: ['tick']: expected keywords among tick_ms"),
+        ("simulation(7)", "mark simulation: [7]: expected keywords among seed, settings"),
+        ("kafka(requires=['wings'])", "ability 'wings': expected one of clock, disks"),
+    ],
+)
+def test_marks_of_all_fixtures_are_checked(tmp_path: Path, mark: str, message: str) -> None:
+    name = mark.partition("(")[0]
+    result = run(tmp_path, f"import pytest\n@pytest.mark.{mark}\ndef test_it({name}): ...\n")
+    assert result.returncode != 0
+    assert message in result.stdout
+
+
+def test_docker_without_a_compose_file_is_refused(tmp_path: Path) -> None:
+    result = run(tmp_path, "def test_it(kafka): ...\n", "--kafka=docker")
+    assert result.returncode != 0
+    assert f"--kafka=docker: no file {tmp_path / 'docker' / 'compose.yaml'}: expected a compose file" in result.stdout
+
+
 def test_a_mark_that_can_not_be_is_refused(tmp_path: Path) -> None:
     text = "import pytest\n@pytest.mark.kafka(broker=2)\ndef test_it(kafka): ...\n"
     result = run(tmp_path, text)
