@@ -76,6 +76,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kafka-brokers", type=int, default=1, metavar="N", help="brokers of a cluster without a mark (1)")
     group.addoption("--kafka-seed", type=int, default=None, metavar="N", help="seed of clusters and runs without one")
     group.addoption(
+        "--kafka-timeout",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="how long calls of a cluster wait, in seconds (30)",
+    )
+    group.addoption(
         "--kafka-reports", default=None, metavar="DIR", help="write an HTML report of each failed test's runs to DIR"
     )
     group.addoption(
@@ -118,6 +125,7 @@ def _arguments(node: pytest.Item | None, config: pytest.Config) -> dict[str, Any
     found: dict[str, Any] = {
         "brokers": config.getoption("--kafka-brokers", 1),
         "seed": config.getoption("--kafka-seed", None),
+        "timeout_s": config.getoption("--kafka-timeout", 30.0),
     }
     if node is not None:
         found |= _marked(node, "kafka", KAFKA_OPTIONS)

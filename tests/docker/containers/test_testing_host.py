@@ -23,7 +23,7 @@ def test_the_suite_passes(
     """Beside the other tests' cluster, which `started` stands for. `-m`: so that programs are not hidden."""
     files = [f"--kafka-compose={path}" for path in compose_files]
     words = ["--kafka=docker", "--kafka-brokers=3", *files, f"--kafka-compose-env={variables_file}", "-q"]
-    words += ["-m", "programs or not programs", "--durations=20"]
+    words += ["-m", "programs or not programs", "--durations=20", "--kafka-timeout=120", "--timeout=300"]
     command = [sys.executable, "-m", "pytest", SUITE, *words, "-p", "no:cacheprovider", f"--basetemp={tmp_path}/suite"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=550, check=False)
     print(result.stdout)
