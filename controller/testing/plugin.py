@@ -80,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         default=30.0,
         metavar="S",
-        help="how long calls of a cluster wait, in seconds (30)",
+        help="how long a call of a cluster waits, seconds (30)",
     )
     group.addoption(
         "--kafka-reports", default=None, metavar="DIR", help="write an HTML report of each failed test's runs to DIR"

@@ -82,7 +82,7 @@ class ZooKeeper:
 
     def sessions(self) -> tuple[int, ...]:
         """Return the ids of the sessions that are alive."""
-        return tuple(self._server.sessions)
+        return tuple(self._server.core.sessions)
 
     # -- faults
 
@@ -105,7 +105,7 @@ class ZooKeeper:
         self._server.heal(self._inject("heal", client))
 
     def lose_reply(self, client: Any, *, applied: bool = True) -> None:
-        """Break a client's connection instead of answering its next transaction, after it was applied or before."""
+        """Break a client's connection instead of answering its next write, after it was applied or before."""
         self._server.lose_reply(self._inject(f"lose reply, applied={applied}", client), applied=applied)
 
     def pause(self) -> None:

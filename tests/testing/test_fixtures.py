@@ -73,10 +73,8 @@ def test_a_lost_reply_was_applied_or_was_not(zookeeper: ZooKeeper) -> None:
     client, other = zookeeper.client(), zookeeper.client()
     for path, applied in (("/applied", True), ("/not", False)):
         zookeeper.lose_reply(client, applied=applied)
-        transaction = client.transaction()
-        transaction.create(path)
         with pytest.raises(ConnectionLoss):
-            transaction.commit()
+            client.create(path)
         assert (other.exists(path) is not None) == applied
         client.retry(client.exists, "/")
 
