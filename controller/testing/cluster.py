@@ -66,7 +66,7 @@ class Kafka:
         session_timeout_ms: of the brokers' ZooKeeper sessions (`zookeeper.session.timeout.ms`).
         seed: of what is random in the brokers, and apart from that in faults of requests; None: another each time.
             Threads, sockets and time are real, so that a run is not repeated exactly (see `Simulation` for that).
-            Only brokers in memory can be given one.
+            Only brokers in memory use it.
         timeout_s: how long each call waits for the cluster.
         host: what runs the brokers: "memory" is this process, "process" a process for each broker. For containers:
             a function that makes a `DockerHost`.

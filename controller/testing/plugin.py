@@ -132,7 +132,7 @@ def _arguments(node: pytest.Item | None, config: pytest.Config) -> dict[str, Any
     return found
 
 
-def _host(config: pytest.Config) -> HostFactory:
+def make_host(config: pytest.Config) -> HostFactory:
     """What makes a cluster's host, by the option --kafka."""
     kind = config.getoption("--kafka", MEMORY)
     if kind == PROCESS:
@@ -158,7 +158,7 @@ def _cluster(arguments: dict[str, Any], config: pytest.Config) -> Kafka:
     from controller.testing.cluster import Kafka
 
     requires = arguments.pop("requires", ())
-    cluster = Kafka(**arguments, host=_host(config))
+    cluster = Kafka(**arguments, host=make_host(config))
     cluster.requires(*requires)
     return cluster
 

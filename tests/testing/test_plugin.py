@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from controller.testing.plugin import make_host
+
 PLUGIN = "controller.testing.plugin"
 ROOT = Path(__file__).parents[2]
 
@@ -99,25 +101,37 @@ def test_each_fixture_reports_what_happened(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("mark", "message"),
-    [
-        ("zookeeper(tick=5)", "mark zookeeper: ['tick']: expected keywords among tick_ms"),
-        ("simulation(7)", "mark simulation: [7]: expected keywords among seed, settings"),
-        ("kafka(requires=['wings'])", "ability 'wings': expected one of clock, disks"),
-    ],
-)
-def test_marks_of_all_fixtures_are_checked(tmp_path: Path, mark: str, message: str) -> None:
-    name = mark.partition("(")[0]
-    result = run(tmp_path, f"import pytest\n@pytest.mark.{mark}\ndef test_it({name}): ...\n")
-    assert result.returncode != 0
-    assert message in result.stdout
+MARKED = """
+import pytest
+
+@pytest.mark.zookeeper(tick=5)
+def test_zookeeper(zookeeper): ...
+
+@pytest.mark.simulation(7)
+def test_simulation(simulation): ...
+
+@pytest.mark.kafka(requires=["wings"])
+def test_kafka(kafka): ...
+"""
 
 
-def test_docker_without_a_compose_file_is_refused(tmp_path: Path) -> None:
-    result = run(tmp_path, "def test_it(kafka): ...\n", "--kafka=docker")
-    assert result.returncode != 0
-    assert f"--kafka=docker: no file {tmp_path / 'docker' / 'compose.yaml'}: expected a compose file" in result.stdout
+def test_marks_of_all_fixtures_are_checked(tmp_path: Path) -> None:
+    result = run(tmp_path, MARKED)
+    assert "3 errors" in result.stdout
+    assert "mark zookeeper: ['tick']: expected keywords among tick_ms" in result.stdout
+    assert "mark simulation: [7]: expected keywords among seed, settings" in result.stdout
+    assert "ability 'wings': expected one of clock, disks" in result.stdout
+
+
+def test_docker_without_a_compose_file_is_refused(pytestconfig: pytest.Config) -> None:
+    class Docker:
+        rootpath = Path("nowhere")
+
+        def getoption(self, name: str, default: object = None) -> object:
+            return "docker" if name == "--kafka" else pytestconfig.getoption(name, default)
+
+    with pytest.raises(pytest.UsageError, match=r"no file .*nowhere/docker/compose\.yaml: expected a compose file"):
+        make_host(Docker())  # type: ignore[arg-type]
 
 
 def test_a_mark_that_can_not_be_is_refused(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_the_job_of_the_page_needs_no_java(tmp_path: Path) -> None:
         "def test_zookeeper(zookeeper):\n    zookeeper.client().create('/node')\n"
     )
     environment = {key: value for key, value in os.environ.items() if key not in ("PATH", "JAVA_HOME")}
-    words = [*commands[-1].replace("-n auto", "").split()[1:], "--kafka=process"]
+    words = commands[-1].replace("-n auto", "").split()[1:]
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "controller.testing.plugin", *words],
         cwd=tmp_path,
