@@ -62,14 +62,19 @@ def docker_compose_project_name() -> str:
 
 
 @pytest.fixture(scope="session")
+def image() -> None:
+    """The image of all containers; made where the engine lacks it."""
+    if not run("docker", "images", "--quiet", machine.IMAGE):
+        run("docker", "import", "-", machine.IMAGE, stdin=machine.skeleton())
+
+
+@pytest.fixture(scope="session")
 def docker_setup(
-    pytestconfig: pytest.Config, compose_files: tuple[Path, Path, Path], variables_file: Path
+    pytestconfig: pytest.Config, compose_files: tuple[Path, Path, Path], variables_file: Path, image: None
 ) -> list[str]:
     """Ends what a run that was broken off left behind, then starts all and waits until all are healthy."""
     # Known before anything is started, so that a start that fails can be looked into.
     pytestconfig.stash[_CLUSTER] = Cluster(compose_words(compose_files, PROJECT, variables_file), PROJECT)
-    if not run("docker", "images", "--quiet", machine.IMAGE):
-        run("docker", "import", "-", machine.IMAGE, stdin=machine.skeleton())
     return ["down --volumes --timeout 0", "up --wait --wait-timeout 200"]
 
 

@@ -26,6 +26,14 @@ def other_than(kafka: Kafka, *brokers: int | None) -> int:
     return next(one for one in kafka.brokers if one not in brokers)
 
 
+@pytest.mark.kafka(brokers=1, settings={"auto.create.topics.enable": True, "num.partitions": 2})
+def test_settings_are_the_brokers(kafka: Kafka) -> None:
+    assert send(producer(kafka), "created", b"one", partition=1) == 0
+    assert kafka.leader("created", 1) == 1
+    with pytest.raises(KeyError):
+        kafka.leader("created", 2)
+
+
 def test_a_record_is_written_and_read(kafka_session: Kafka, kafka_topic: str) -> None:
     assert send(producer(kafka_session), kafka_topic, b"one") == 0
     assert read(kafka_session, kafka_topic, 1) == [b"one"]
@@ -172,14 +180,6 @@ def test_the_timeline_and_the_report_show_what_happened(kafka_session: Kafka, ka
     assert f"{kafka_topic}-0: leader" in timeline
     assert "is the controller, epoch" in timeline
     assert "broker 1" in kafka_session.report(tmp_path / "report").read_text()
-
-
-@pytest.mark.kafka(brokers=1, settings={"auto.create.topics.enable": True, "num.partitions": 2})
-def test_settings_are_the_brokers(kafka: Kafka) -> None:
-    assert send(producer(kafka), "created", b"one", partition=1) == 0
-    assert kafka.leader("created", 1) == 1
-    with pytest.raises(KeyError):
-        kafka.leader("created", 2)
 
 
 @pytest.mark.kafka(requires=["clock"])

@@ -1,4 +1,4 @@
-"""The suite of clusters for tests, with brokers in containers."""
+"""The suite of clusters for tests, with brokers in containers. It runs before the other tests' cluster is started."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.docker.containers.cluster import Cluster
 from tests.docker.containers.machine import ROOT
 from tests.programs import needs_programs
 
@@ -17,10 +16,9 @@ SUITE = "tests/testing/on_any_host"
 pytestmark = [needs_programs, pytest.mark.timeout(600)]
 
 
-def test_the_suite_passes(
-    started: Cluster, compose_files: tuple[Path, Path, Path], variables_file: Path, tmp_path: Path
-) -> None:
-    """Beside the other tests' cluster, which `started` stands for. `-m`: so that programs are not hidden."""
+@pytest.mark.usefixtures("image")
+def test_the_suite_passes(compose_files: tuple[Path, Path, Path], variables_file: Path, tmp_path: Path) -> None:
+    """`-m`: so that programs are not hidden."""
     files = [f"--kafka-compose={path}" for path in compose_files]
     words = ["--kafka=docker", "--kafka-brokers=3", *files, f"--kafka-compose-env={variables_file}", "-q"]
     words += ["-m", "programs or not programs", "--durations=20", "--kafka-timeout=120", "--timeout=300"]
