@@ -4,18 +4,13 @@ Plain synchronous code: its host calls it from one thread, and every answer goes
 frame that can't be decoded closes its own connection. An exception in one handler is logged with its traceback and
 fails that request alone. `DataPlane` is the part of a broker that exists only if it holds records: access to its logs,
 waiting requests, replication, and a handler for each request about records.
-
-FindCoordinator: consumer groups and transactions are not supported, so ApiVersions does not offer it, and a client
-that needs a coordinator fails at once with an error that names the request. librdkafka is the exception. It takes
-FindCoordinator for the sign that a broker reads lz4, and without it sends lz4 batches uncompressed; and its
-`subscribe()` waits in silence whether or not the request is offered. So it is offered to librdkafka alone, which gets
-COORDINATOR_NOT_AVAILABLE, an error that a consumer with `assign()` ignores, and each client is named once in the log.
 """
 
 from __future__ import annotations
 
 import re
 import traceback
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -35,6 +30,9 @@ from controller.broker.controller_requests import (
     names_both,
 )
 from controller.broker.fetcher import ReplicaFetcherManager
+from controller.broker.groups.coordinator import GroupCoordinator
+from controller.broker.groups.handlers import CoordinatorFinder, GroupHandlers
+from controller.broker.groups.store import GroupStore
 from controller.broker.isr_manager import IsrManager, live_followers
 from controller.broker.log_manager import LogManager
 from controller.broker.metadata import (
@@ -79,16 +77,13 @@ from controller.protocol.admin import (
     UpdateFeaturesRequest,
 )
 from controller.protocol.client import (
-    COORDINATOR_OF_GROUP,
-    COORDINATOR_OF_TRANSACTION,
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    CreatableTopic,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
     MetadataRequest,
 )
 from controller.protocol.codec import SUPPORTED, ApiKey, Request, control_versions
@@ -113,43 +108,6 @@ from controller.timer.purgatory import DelayedOperation, Purgatory
 from controller.trace import Noted, RequestRefused, Trace
 from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.client import EventSink
-
-NO_GROUPS = "Consumer groups are not supported: use assign() instead of subscribe()."
-NO_TRANSACTIONS = "Transactions are not supported."
-NAMED_MAX = 1_000
-"""How many clients are remembered as named in the log; further ones are not named."""
-
-
-def needs_coordinator_offered(request: ApiVersionsRequest) -> bool:
-    """Whether librdkafka asks, by itself or inside a client that has a name of its own (kcat, confluent-kafka)."""
-    return "rdkafka" in request.client_software_name or "rdkafka" in request.client_software_version
-
-
-class NoCoordinators:
-    """`note(level, message)` writes to the log."""
-
-    def __init__(self, note: Callable[[str, str], None]) -> None:
-        self._note = note
-        self._named: set[tuple[str | None, str]] = set()
-
-    def find_coordinator(self, exchange: RequestContext, request: FindCoordinatorRequest) -> None:
-        error, client = ErrorCode.COORDINATOR_NOT_AVAILABLE, exchange.header.client_id
-        if request.key_type == COORDINATOR_OF_GROUP:
-            self._name(client, request.key, f"group {request.key!r}", NO_GROUPS)
-            exchange.answer(FindCoordinatorResponse(error, NO_GROUPS))
-        elif request.key_type == COORDINATOR_OF_TRANSACTION:
-            self._name(client, request.key, f"transactional id {request.key!r}", NO_TRANSACTIONS)
-            exchange.answer(FindCoordinatorResponse(error, NO_TRANSACTIONS))
-        else:
-            words = f"Key type {request.key_type}: expected 0 or 1."
-            exchange.answer(FindCoordinatorResponse(ErrorCode.INVALID_REQUEST, words))
-
-    def _name(self, client: str | None, key: str, what: str, words: str) -> None:
-        if (client, key) in self._named or len(self._named) >= NAMED_MAX:
-            return
-        self._named.add((client, key))
-        self._note("warning", f"client {client!r} looks for the coordinator of {what}. {words}")
-
 
 Handle: TypeAlias = Callable[[Any, int, Callable[[Any], None]], Steps | None]
 """(request, version, answer): answers once, at once or later. What it returns is the rest of its work, if there is any;
@@ -297,8 +255,10 @@ class Broker:
         metadata_bodies: MetadataBodies | None = None,
         off_loop: OffLoop = at_once,
         drive: Drive = finish,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         self._settings = settings
+        self._new_id = new_id
         self._identity = identity
         self._events = events
         self._is_controller = is_controller
@@ -311,6 +271,7 @@ class Broker:
         self.replicas = ReplicaManager(settings.broker_id, self.metadata, trace, logs, clock.now_ms)
         self._noted = self._note  # one bound method for every request that waits
         self.data: DataPlane | None = None
+        self.groups: GroupCoordinator | None = None
         if logs is not None:
             assert configs is not None, "a broker with logs needs its topics' configs"
             self.data = DataPlane(
@@ -337,9 +298,7 @@ class Broker:
         self._creation = CreateTopicsHandler(
             events, self.topic_waits, clock, CreationLimits.of(settings), self.metadata
         )
-        self._auto_creation: AutoTopicCreation | None = None
-        if settings.auto_create_topics:
-            self._auto_creation = AutoTopicCreation(settings, self.metadata, peers, self._creation)
+        self._auto_creation = AutoTopicCreation(settings, self.metadata, peers, self._creation)
         self.elections = ElectLeadersHandler(events, self.metadata, clock, self._answer_failed)
         self._reassignments = ReassignmentsHandler(events, clock)
         topic_ids = control_versions(settings.inter_broker_protocol).topic_ids
@@ -349,8 +308,7 @@ class Broker:
         """The controller's requests: one at a time, also where one takes many slices."""
         self._handlers = self._made_handlers()
         self._frames = RequestDecoder(self._handlers, settings.request_entries_max, self._noted)
-        self._versions_with_coordinator = self._offered()
-        self._versions = tuple(one for one in self._versions_with_coordinator if one.api_key != ApiKey.FIND_COORDINATOR)
+        self._versions = self._offered()
 
     def _made_handlers(self) -> dict[ApiKey, Handler]:
         handlers: dict[ApiKey, Handler] = {
@@ -375,11 +333,27 @@ class Broker:
             handlers |= {
                 ApiKey.PRODUCE: self._produce,
                 ApiKey.FETCH: self._fetch,
-                ApiKey.FIND_COORDINATOR: NoCoordinators(self._note).find_coordinator,
             }
+            handlers |= self._group_handlers(self.data)
         if self._services is not None:
             handlers |= {key: _in_exchange(handle) for key, handle in self._services.handlers.items()}
         return handlers
+
+    def _group_handlers(self, data: DataPlane) -> dict[ApiKey, Handler]:
+        store = GroupStore(self._settings, self.metadata, data.produce, self._clock, self._drive, self._note)
+        self.replicas.of_roles.append(store.roles_taken)
+        self.replicas.of_stops.append(store.stopped)
+        self.groups = GroupCoordinator(self._settings, store, self._clock, self._new_id, self._note)
+        finder = CoordinatorFinder(self._settings, store, self.metadata, self._create_internal, self._note)
+        return {**GroupHandlers(self.groups, self._clock).handlers, ApiKey.FIND_COORDINATOR: finder.find}
+
+    def _create_internal(self, topic: CreatableTopic) -> None:
+        def then(errors: Mapping[str, ErrorCode]) -> None:
+            error = errors[topic.name]
+            if error not in (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                self._note("error", f"topic {topic.name} can't be created: {error.name}")
+
+        self._auto_creation.create_topics([topic], self._is_controller(), then)
 
     @property
     def apis(self) -> Collection[ApiKey]:
@@ -443,12 +417,11 @@ class Broker:
         ):
             exchange.refuse(request, ErrorCode.INVALID_REQUEST)
             return
-        versions = self._versions_with_coordinator if needs_coordinator_offered(request) else self._versions
-        exchange.answer(ApiVersionsResponse(ErrorCode.NONE, versions))
+        exchange.answer(ApiVersionsResponse(ErrorCode.NONE, self._versions))
 
     def _metadata(self, exchange: RequestContext, request: MetadataRequest) -> Steps:
-        missing = [] if self._auto_creation is None else self._auto_creation.missing(request)
-        if self._auto_creation is not None and missing:
+        missing = self._auto_creation.missing(request) if self._settings.auto_create_topics else []
+        if missing:
             self._auto_creation.create(
                 missing, self._is_controller(), lambda errors: self._metadata_after(exchange, request, errors)
             )

@@ -296,14 +296,20 @@ class AutoTopicCreation:
         self, names: Sequence[str], is_controller: bool, then: Callable[[Mapping[str, ErrorCode]], None]
     ) -> None:
         """Call `then` with the error of each topic, once the controller has answered or could not be reached."""
-        errors = dict.fromkeys(names, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        new = [name for name in names if name not in self._under_way]
-        if not new:
+        partitions, factor = self._settings.num_partitions, self._settings.default_replication_factor
+        self.create_topics([CreatableTopic(name, partitions, factor) for name in names], is_controller, then)
+
+    def create_topics(
+        self, wanted: Sequence[CreatableTopic], is_controller: bool, then: Callable[[Mapping[str, ErrorCode]], None]
+    ) -> None:
+        """As `create`, of topics that the caller describes."""
+        errors = {topic.name: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for topic in wanted}
+        topics = tuple(topic for topic in wanted if topic.name not in self._under_way)
+        if not topics:
             then(errors)
             return
+        new = [topic.name for topic in topics]
         self._under_way.update(new)
-        partitions, factor = self._settings.num_partitions, self._settings.default_replication_factor
-        topics = tuple(CreatableTopic(name, partitions, factor) for name in new)
 
         def answered(response: CreateTopicsResponse | None) -> None:
             self._under_way.difference_update(new)

@@ -83,6 +83,38 @@ from controller.protocol.fetch import (
     OffsetForLeaderResult,
     OffsetForLeaderTopicResult,
 )
+from controller.protocol.groups import (
+    NO_GENERATION,
+    DeletedGroup,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitPartitionResult,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitTopicResult,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchPartitionResult,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchTopicResult,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from controller.protocol.groups import (
+    NO_OFFSET as NO_COMMITTED_OFFSET,
+)
 from controller.protocol.produce import (
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -186,6 +218,52 @@ def record_refusal(request: RequestValue, error: ErrorCode, message: str | None 
             return AlterConfigsResponse(_altered(request.resources, error, message))
         case IncrementalAlterConfigsRequest():
             return IncrementalAlterConfigsResponse(_altered(request.resources, error, message))
+        case _:
+            return group_refusal(request, error)
+
+
+def group_refusal(request: RequestValue, error: ErrorCode) -> ResponseValue:
+    match request:
+        case JoinGroupRequest():
+            return JoinGroupResponse(error, NO_GENERATION, "", "", request.member_id)
+        case SyncGroupRequest():
+            return SyncGroupResponse(error, b"")
+        case HeartbeatRequest():
+            return HeartbeatResponse(error)
+        case LeaveGroupRequest():
+            return LeaveGroupResponse(error)
+        case OffsetCommitRequest():
+            return OffsetCommitResponse(
+                tuple(
+                    OffsetCommitTopicResult(
+                        topic.name,
+                        tuple(OffsetCommitPartitionResult(one.partition_index, error) for one in topic.partitions),
+                    )
+                    for topic in request.topics
+                )
+            )
+        case OffsetFetchRequest():
+            return OffsetFetchResponse(
+                tuple(
+                    OffsetFetchTopicResult(
+                        topic.name,
+                        tuple(
+                            OffsetFetchPartitionResult(one, NO_COMMITTED_OFFSET, "", error)
+                            for one in topic.partition_indexes
+                        ),
+                    )
+                    for topic in request.topics or ()
+                ),
+                error,
+            )
+        case OffsetDeleteRequest():
+            return OffsetDeleteResponse(error, ())
+        case DescribeGroupsRequest():
+            return DescribeGroupsResponse(tuple(DescribedGroup(error, name, "", "", "", ()) for name in request.groups))
+        case ListGroupsRequest():
+            return ListGroupsResponse(error, ())
+        case DeleteGroupsRequest():
+            return DeleteGroupsResponse(tuple(DeletedGroup(name, error) for name in request.groups_names))
         case _:
             raise TypeError(f"no error response for a {type(request).__name__}")
 

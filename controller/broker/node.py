@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from controller.broker.broker import Broker
 from controller.broker.config_requests import BrokerLoggers
@@ -155,6 +156,7 @@ class Node:
             metadata_bodies=metadata_bodies,
             off_loop=off_loop,
             drive=drive,
+            new_id=lambda: str(UUID(int=rng.getrandbits(128), version=4)),
         )
         self.log_maintenance: LogMaintenance | None = None
         if self.broker.data is not None:
@@ -173,6 +175,8 @@ class Node:
         self.events.put(Startup())
         if self.log_maintenance is not None:
             self.log_maintenance.start()
+        if self.broker.groups is not None:
+            self.broker.groups.start()
         return self.connected
 
     def close_logs(self) -> None:

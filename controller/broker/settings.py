@@ -358,6 +358,18 @@ _SETTINGS: Mapping[str, Setting] = {
     "socket.request.max.bytes": ("socket_request_max_bytes", "104857600", integer(1)),
     "min.insync.replicas": ("min_insync_replicas", "1", integer(1)),
     "auto.create.topics.enable": ("auto_create_topics", "false", boolean),  # Kafka: true
+    "group.min.session.timeout.ms": ("group_min_session_timeout_ms", "6000", integer(1)),
+    "group.max.session.timeout.ms": ("group_max_session_timeout_ms", "1800000", integer(1)),
+    "group.initial.rebalance.delay.ms": ("group_initial_rebalance_delay_ms", "3000", integer(0)),
+    "group.max.size": ("group_max_size", str(INT_MAX), integer(1)),
+    "offset.metadata.max.bytes": ("offset_metadata_max_bytes", "4096", integer(0)),
+    "offsets.commit.timeout.ms": ("offsets_commit_timeout_ms", "5000", integer(1)),
+    "offsets.load.buffer.size": ("offsets_load_buffer_size", "5242880", integer(1)),
+    "offsets.retention.minutes": ("offsets_retention_minutes", "10080", integer(1)),
+    "offsets.retention.check.interval.ms": ("offsets_retention_check_interval_ms", "600000", integer(1)),
+    "offsets.topic.num.partitions": ("offsets_topic_num_partitions", "50", integer(1)),
+    "offsets.topic.replication.factor": ("offsets_topic_replication_factor", "3", integer(1, 32767)),
+    "offsets.topic.segment.bytes": ("offsets_topic_segment_bytes", "104857600", integer(1)),
     "log.dirs": ("log_dirs", None, names),
     "log.dir": ("log_dir", "", text),  # Kafka: /tmp/kafka-logs
     "camerlengo.address.map": ("address_map", "", address_map),
@@ -480,6 +492,20 @@ class BrokerSettings:
     socket_request_max_bytes: int
     min_insync_replicas: int
     auto_create_topics: bool
+    group_min_session_timeout_ms: int
+    group_max_session_timeout_ms: int
+    group_initial_rebalance_delay_ms: int
+    """How long an empty group waits for more members once one has joined."""
+    group_max_size: int
+    offset_metadata_max_bytes: int
+    offsets_commit_timeout_ms: int
+    """How long the write of a commit or a group may wait for the followers."""
+    offsets_load_buffer_size: int
+    offsets_retention_minutes: int
+    offsets_retention_check_interval_ms: int
+    offsets_topic_num_partitions: int
+    offsets_topic_replication_factor: int
+    offsets_topic_segment_bytes: int
     log_dirs: tuple[str, ...]
     address_map: tuple[tuple[Address, Address], ...]
     metrics_address: Address | None

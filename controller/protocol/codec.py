@@ -26,7 +26,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from controller.protocol import admin, client, control, fetch, produce
+from controller.protocol import admin, client, control, fetch, groups, produce
 from controller.protocol.admin import DescribeConfigsResponse, DescribeConfigsResult
 from controller.protocol.client import ApiVersion, ApiVersionsResponse, MetadataResponse, MetadataResponsePartition
 from controller.protocol.compiler import Entries, Writer, compile_struct, layout
@@ -165,7 +165,23 @@ RECORD_MESSAGES: Mapping[ApiKey, MessagePair] = MappingProxyType(
 )
 """What is asked of brokers that hold records, and of their settings."""
 
-MESSAGES: Mapping[ApiKey, MessagePair] = MappingProxyType({**CLUSTER_MESSAGES, **RECORD_MESSAGES})
+GROUP_MESSAGES: Mapping[ApiKey, MessagePair] = MappingProxyType(
+    {
+        ApiKey.OFFSET_COMMIT: _pair(groups.OffsetCommitRequest, groups.OffsetCommitResponse),
+        ApiKey.OFFSET_FETCH: _pair(groups.OffsetFetchRequest, groups.OffsetFetchResponse),
+        ApiKey.JOIN_GROUP: _pair(groups.JoinGroupRequest, groups.JoinGroupResponse),
+        ApiKey.HEARTBEAT: _pair(groups.HeartbeatRequest, groups.HeartbeatResponse),
+        ApiKey.LEAVE_GROUP: _pair(groups.LeaveGroupRequest, groups.LeaveGroupResponse),
+        ApiKey.SYNC_GROUP: _pair(groups.SyncGroupRequest, groups.SyncGroupResponse),
+        ApiKey.DESCRIBE_GROUPS: _pair(groups.DescribeGroupsRequest, groups.DescribeGroupsResponse),
+        ApiKey.LIST_GROUPS: _pair(groups.ListGroupsRequest, groups.ListGroupsResponse),
+        ApiKey.DELETE_GROUPS: _pair(groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
+        ApiKey.OFFSET_DELETE: _pair(groups.OffsetDeleteRequest, groups.OffsetDeleteResponse),
+    }
+)
+"""What is asked of the coordinator of consumer groups."""
+
+MESSAGES: Mapping[ApiKey, MessagePair] = MappingProxyType({**CLUSTER_MESSAGES, **RECORD_MESSAGES, **GROUP_MESSAGES})
 
 
 @dataclass(frozen=True, slots=True)

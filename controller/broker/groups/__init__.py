@@ -1,0 +1,1 @@
+"""Consumer groups: members and generations, committed offsets, and the topic that keeps them."""

@@ -1,0 +1,315 @@
+"""The requests about consumer groups: from the fields of a request to the coordinator's call, and back.
+
+FindCoordinator names the leader of the group's partition of __consumer_offsets, and has the topic created if there is
+none. There are no transactions: their coordinator is not found, and the log says once for whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from controller.broker.groups.coordinator import Client, GroupCoordinator, join_error
+from controller.broker.groups.group import Group, TopicPartition
+from controller.broker.groups.offsets_topic import OFFSETS_TOPIC, CommittedOffset
+from controller.broker.groups.store import GroupStore
+from controller.broker.metadata import MetadataCache
+from controller.broker.request_context import Handler, RequestContext
+from controller.broker.settings import BrokerSettings
+from controller.clock import Clock
+from controller.protocol.client import (
+    COORDINATOR_OF_GROUP,
+    COORDINATOR_OF_TRANSACTION,
+    CreatableTopic,
+    CreatableTopicConfig,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from controller.protocol.codec import ApiKey
+from controller.protocol.errors import ErrorCode
+from controller.protocol.groups import (
+    NO_EPOCH,
+    NO_OFFSET,
+    DeletedGroup,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitPartitionResult,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitTopicResult,
+    OffsetDeletePartitionResult,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteTopicResult,
+    OffsetFetchPartitionResult,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchTopicResult,
+    SyncGroupRequest,
+)
+from statemachines.group import Stable
+
+NO_TRANSACTIONS = "Transactions are not supported."
+NAMED_MAX = 1_000
+"""How many clients are remembered as named in the log; further ones are not named."""
+_VERSION_WITH_NULLABLE_PROTOCOL = 7
+_VERSION_WITH_KNOWN_MEMBER_IDS = 4
+_VERSION_WITH_MEMBER_ERRORS = 3
+_VERSION_WITH_GROUP_ERROR = 2
+
+
+class CoordinatorFinder:
+    """`create(topic, then)` has the controller create a topic that is not there. `note` writes to the log."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: GroupStore,
+        metadata: MetadataCache,
+        create: Callable[[CreatableTopic], None],
+        note: Callable[[str, str], None],
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._metadata = metadata
+        self._create = create
+        self._note = note
+        self._named: set[tuple[str | None, str]] = set()
+
+    def find(self, exchange: RequestContext, request: FindCoordinatorRequest) -> None:
+        if request.key_type == COORDINATOR_OF_GROUP:
+            exchange.answer(self._of_group(request.key, exchange.listener))
+        elif request.key_type == COORDINATOR_OF_TRANSACTION:
+            self._name(exchange.header.client_id, request.key)
+            exchange.answer(FindCoordinatorResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, NO_TRANSACTIONS))
+        else:
+            words = f"Key type {request.key_type}: expected 0 or 1."
+            exchange.answer(FindCoordinatorResponse(ErrorCode.INVALID_REQUEST, words))
+
+    def _of_group(self, group_id: str, listener: str) -> FindCoordinatorResponse:
+        snapshot = self._metadata.snapshot
+        partitions = snapshot.topics.get(OFFSETS_TOPIC)
+        if not partitions:
+            settings = self._settings
+            self._create(
+                CreatableTopic(
+                    OFFSETS_TOPIC,
+                    settings.offsets_topic_num_partitions,
+                    settings.offsets_topic_replication_factor,
+                    (),
+                    (
+                        CreatableTopicConfig("cleanup.policy", "compact"),
+                        CreatableTopicConfig("compression.type", "producer"),
+                        CreatableTopicConfig("segment.bytes", str(settings.offsets_topic_segment_bytes)),
+                    ),
+                )
+            )
+            words = f"The topic {OFFSETS_TOPIC} is being created."
+            return FindCoordinatorResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, words)
+        state = partitions.get(self._store.partition_of(group_id))
+        endpoint = None if state is None else snapshot.endpoint(state.leader, listener)
+        if state is None or endpoint is None:
+            return FindCoordinatorResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, "Its partition has no leader.")
+        return FindCoordinatorResponse(ErrorCode.NONE, None, state.leader, endpoint.host, endpoint.port)
+
+    def _name(self, client: str | None, key: str) -> None:
+        if (client, key) not in self._named and len(self._named) < NAMED_MAX:
+            self._named.add((client, key))
+            words = f"client {client!r} looks for the coordinator of transactional id {key!r}. {NO_TRANSACTIONS}"
+            self._note("warning", words)
+
+
+class GroupHandlers:
+    def __init__(self, coordinator: GroupCoordinator, clock: Clock) -> None:
+        self._coordinator = coordinator
+        self._clock = clock
+        self.handlers: Mapping[ApiKey, Handler] = {
+            ApiKey.JOIN_GROUP: self._join,
+            ApiKey.SYNC_GROUP: self._sync,
+            ApiKey.HEARTBEAT: self._heartbeat,
+            ApiKey.LEAVE_GROUP: self._leave,
+            ApiKey.OFFSET_COMMIT: self._commit,
+            ApiKey.OFFSET_FETCH: self._fetch,
+            ApiKey.OFFSET_DELETE: self._delete_offsets,
+            ApiKey.DESCRIBE_GROUPS: self._describe,
+            ApiKey.LIST_GROUPS: self._list,
+            ApiKey.DELETE_GROUPS: self._delete,
+        }
+
+    def _join(self, exchange: RequestContext, request: JoinGroupRequest) -> None:
+        version = exchange.header.api_version
+
+        def answer(response: JoinGroupResponse) -> None:
+            if version < _VERSION_WITH_NULLABLE_PROTOCOL and response.protocol_name is None:
+                response = JoinGroupResponse(
+                    response.error_code,
+                    response.generation_id,
+                    "",
+                    response.leader,
+                    response.member_id,
+                    response.members,
+                )
+            exchange.answer(response)
+
+        if len({one.name for one in request.protocols}) < len(request.protocols):
+            answer(join_error(request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+            return
+        client = Client(exchange.header.client_id or "", "", new_member_id=version >= _VERSION_WITH_KNOWN_MEMBER_IDS)
+        self._coordinator.join(request, client, answer)
+
+    def _sync(self, exchange: RequestContext, request: SyncGroupRequest) -> None:
+        self._coordinator.sync(request, exchange.answer)
+
+    def _heartbeat(self, exchange: RequestContext, request: HeartbeatRequest) -> None:
+        error = self._coordinator.heartbeat(
+            request.group_id, request.member_id, request.group_instance_id, request.generation_id
+        )
+        exchange.answer(HeartbeatResponse(error))
+
+    def _leave(self, exchange: RequestContext, request: LeaveGroupRequest) -> None:
+        error, members = self._coordinator.leave(request.group_id, request.members)
+        if exchange.header.api_version >= _VERSION_WITH_MEMBER_ERRORS:
+            exchange.answer(LeaveGroupResponse(error, tuple(members)))
+            return
+        if error is ErrorCode.NONE and members:
+            error = ErrorCode(members[0].error_code)
+        exchange.answer(LeaveGroupResponse(error))
+
+    # Offsets.
+
+    def _commit(self, exchange: RequestContext, request: OffsetCommitRequest) -> None:
+        now_ms = self._clock.wall_ms()
+        offsets: dict[TopicPartition, CommittedOffset] = {}
+        for topic in request.topics:
+            for one in topic.partitions:
+                committed_ms = one.commit_timestamp if one.commit_timestamp >= 0 else now_ms
+                expires_ms = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else -1
+                offsets[topic.name, one.partition_index] = CommittedOffset(
+                    one.committed_offset,
+                    max(one.committed_leader_epoch, NO_EPOCH),
+                    one.committed_metadata or "",
+                    committed_ms,
+                    expires_ms,
+                )
+
+        def answer(errors: Mapping[TopicPartition, ErrorCode]) -> None:
+            exchange.answer(
+                OffsetCommitResponse(
+                    tuple(
+                        OffsetCommitTopicResult(
+                            topic.name,
+                            tuple(
+                                OffsetCommitPartitionResult(
+                                    one.partition_index, errors[topic.name, one.partition_index]
+                                )
+                                for one in topic.partitions
+                            ),
+                        )
+                        for topic in request.topics
+                    )
+                )
+            )
+
+        self._coordinator.commit(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            offsets,
+            answer,
+        )
+
+    def _fetch(self, exchange: RequestContext, request: OffsetFetchRequest) -> None:
+        wanted = None
+        if request.topics is not None:
+            wanted = [(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
+        error, found = self._coordinator.offsets(request.group_id, wanted)
+        # Up to version 1 a response has no error of its own: each partition has it.
+        of_each = error if exchange.header.api_version < _VERSION_WITH_GROUP_ERROR else ErrorCode.NONE
+        if error is not ErrorCode.NONE:
+            found = dict.fromkeys(wanted or () if of_each is not ErrorCode.NONE else ())
+        topics: dict[str, list[OffsetFetchPartitionResult]] = {}
+        for (topic, index), committed in found.items():
+            result = (
+                OffsetFetchPartitionResult(index, NO_OFFSET, "", of_each)
+                if committed is None
+                else OffsetFetchPartitionResult(
+                    index, committed.offset, committed.metadata, of_each, committed.leader_epoch
+                )
+            )
+            topics.setdefault(topic, []).append(result)
+        exchange.answer(
+            OffsetFetchResponse(
+                tuple(OffsetFetchTopicResult(name, tuple(results)) for name, results in topics.items()), error
+            )
+        )
+
+    def _delete_offsets(self, exchange: RequestContext, request: OffsetDeleteRequest) -> None:
+        partitions = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
+        error, errors = self._coordinator.delete_offsets(request.group_id, partitions)
+        topics: dict[str, list[OffsetDeletePartitionResult]] = {}
+        for (topic, index), result in errors.items():
+            topics.setdefault(topic, []).append(OffsetDeletePartitionResult(index, result))
+        exchange.answer(
+            OffsetDeleteResponse(
+                error, tuple(OffsetDeleteTopicResult(name, tuple(those)) for name, those in topics.items())
+            )
+        )
+
+    # Administration.
+
+    def _describe(self, exchange: RequestContext, request: DescribeGroupsRequest) -> None:
+        exchange.answer(DescribeGroupsResponse(tuple(self._described(group_id) for group_id in request.groups)))
+
+    def _described(self, group_id: str) -> DescribedGroup:
+        error, group = self._coordinator.group(group_id)
+        if error is not ErrorCode.NONE:
+            return DescribedGroup(error, group_id, "", "", "", ())
+        if group is None:
+            return DescribedGroup(ErrorCode.NONE, group_id, "Dead", "", "", ())
+        return DescribedGroup(
+            ErrorCode.NONE,
+            group_id,
+            group.state.name,
+            group.protocol_type or "",
+            (group.protocol or "") if group.state is Stable else "",
+            tuple(_members(group)),
+        )
+
+    def _list(self, exchange: RequestContext, request: ListGroupsRequest) -> None:
+        error, groups = self._coordinator.groups(request.states_filter)
+        listed = [ListedGroup(group.id, group.protocol_type or "", group.state.name) for group in groups]
+        exchange.answer(ListGroupsResponse(error, tuple(listed)))
+
+    def _delete(self, exchange: RequestContext, request: DeleteGroupsRequest) -> None:
+        names = dict.fromkeys(request.groups_names)
+        results = tuple(DeletedGroup(name, self._coordinator.delete(name)) for name in names)
+        exchange.answer(DeleteGroupsResponse(results))
+
+
+def _members(group: Group) -> list[DescribedGroupMember]:
+    """Metadata and assignments in a stable group alone, as of Kafka."""
+    stable = group.state is Stable and group.protocol is not None
+    return [
+        DescribedGroupMember(
+            member.id,
+            member.client_id,
+            member.client_host,
+            member.metadata(group.protocol) if stable and group.protocol is not None else b"",
+            member.assignment if stable else b"",
+            member.instance_id,
+        )
+        for member in group.members.values()
+    ]
