@@ -315,7 +315,12 @@ class LocalCluster:
             "zookeeper.session.timeout.ms": str(self._session_timeout_ms),
             "log.dirs": str(self.folder / f"logs-{number}"),
         }
-        return {"zookeeper.connection.timeout.ms": str(CONNECTION_TIMEOUT_MS)} | self._settings | listening | own
+        usual = {
+            "zookeeper.connection.timeout.ms": str(CONNECTION_TIMEOUT_MS),
+            "group.initial.rebalance.delay.ms": "0",
+            "offsets.topic.replication.factor": str(min(3, self._count)),
+        }
+        return usual | self._settings | listening | own
 
     def _require_free_ports(self) -> None:
         """Raise PortInUse for a port that was asked for and is taken, before anything is started."""

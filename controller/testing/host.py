@@ -63,11 +63,22 @@ class ClusterOptions:
     timeout_s: float
 
     def settings_beside(self, own: Collection[str]) -> Mapping[str, str]:
-        """Return the settings. Raises ValueError for one that the cluster sets itself."""
+        """Return the settings, with those of consumer groups that fit a test's cluster: a group does not wait for more
+        members, and its topic has few partitions.
+
+        Raises:
+            ValueError: the cluster sets one of them itself.
+        """
         taken = sorted(self.settings.keys() & set(own))
         if taken:
             raise ValueError(f"settings: {', '.join(taken)}: set by the cluster itself")
-        return self.settings
+        groups = {
+            "group.initial.rebalance.delay.ms": "0",
+            "group.min.session.timeout.ms": "100",
+            "offsets.topic.num.partitions": "3",
+            "offsets.topic.replication.factor": str(min(3, self.brokers)),
+        }
+        return {**groups, **self.settings}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import pytest
 from controller.broker.request_context import Gate, Job, Steps
 from controller.clock import Timer, VirtualClock
 from controller.hosts.process import COLLECTOR
+from controller.protocol import groups
 from controller.protocol.admin import (
     OPERATION_SET,
     RESOURCE_TOPIC,
@@ -255,6 +256,49 @@ ROWS: Mapping[ApiKey, tuple[Row, ...]] = {
     ),
     ApiKey.UPDATE_FEATURES: ((None, lambda: UpdateFeaturesRequest(named(lambda name: FeatureUpdate(name, 1)), 1_000)),),
     ApiKey.ALLOCATE_PRODUCER_IDS: ((None, lambda: AllocateProducerIdsRequest(1, 1)),),
+    ApiKey.JOIN_GROUP: (
+        (
+            None,
+            lambda: groups.JoinGroupRequest(
+                "g", 10_000, "m", "consumer", named(lambda name: groups.JoinGroupProtocol(name, b""))
+            ),
+        ),
+    ),
+    ApiKey.SYNC_GROUP: (
+        (
+            None,
+            lambda: groups.SyncGroupRequest("g", 1, "m", named(lambda name: groups.SyncGroupAssignment(name, b"a"))),
+        ),
+    ),
+    ApiKey.HEARTBEAT: ((None, lambda: groups.HeartbeatRequest("g", 1, "m")),),
+    ApiKey.LEAVE_GROUP: ((None, lambda: groups.LeaveGroupRequest("g", named(groups.LeavingMember))),),
+    ApiKey.OFFSET_COMMIT: (
+        (
+            None,
+            lambda: groups.OffsetCommitRequest(
+                "g", spread(groups.OffsetCommitTopic, lambda i: groups.OffsetCommitPartition(i, 1, ""))
+            ),
+        ),
+        (
+            0,
+            lambda: groups.OffsetCommitRequest(
+                "g", single(groups.OffsetCommitTopic, lambda i: groups.OffsetCommitPartition(i, 1, None))
+            ),
+        ),
+    ),
+    ApiKey.OFFSET_FETCH: (
+        (None, lambda: groups.OffsetFetchRequest("g", spread(groups.OffsetFetchTopic))),
+        (1, lambda: groups.OffsetFetchRequest("g", single(groups.OffsetFetchTopic))),
+    ),
+    ApiKey.OFFSET_DELETE: (
+        (
+            None,
+            lambda: groups.OffsetDeleteRequest("g", spread(groups.OffsetDeleteTopic, groups.OffsetDeletePartition)),
+        ),
+    ),
+    ApiKey.DESCRIBE_GROUPS: ((None, lambda: groups.DescribeGroupsRequest(named(str))),),
+    ApiKey.LIST_GROUPS: ((None, lambda: groups.ListGroupsRequest(named(str))),),
+    ApiKey.DELETE_GROUPS: ((None, lambda: groups.DeleteGroupsRequest(named(str))),),
 }
 
 

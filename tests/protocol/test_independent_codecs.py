@@ -76,6 +76,7 @@ from controller.protocol import (
     UpdateMetadataResponse,
     decode_response,
     encode_response,
+    groups,
     request_head,
 )
 from controller.protocol.admin import (
@@ -125,6 +126,16 @@ KIO_MODULES = {
     ApiKey.UPDATE_FEATURES: "update_features",
     ApiKey.ALLOCATE_PRODUCER_IDS: "allocate_producer_ids",
     ApiKey.DESCRIBE_LOG_DIRS: "describe_log_dirs",
+    ApiKey.OFFSET_COMMIT: "offset_commit",
+    ApiKey.OFFSET_FETCH: "offset_fetch",
+    ApiKey.JOIN_GROUP: "join_group",
+    ApiKey.HEARTBEAT: "heartbeat",
+    ApiKey.LEAVE_GROUP: "leave_group",
+    ApiKey.SYNC_GROUP: "sync_group",
+    ApiKey.DESCRIBE_GROUPS: "describe_groups",
+    ApiKey.LIST_GROUPS: "list_groups",
+    ApiKey.DELETE_GROUPS: "delete_groups",
+    ApiKey.OFFSET_DELETE: "offset_delete",
 }
 CASES = [
     (api_key, direction, version)
@@ -159,6 +170,16 @@ EMPTY_RESPONSES: dict[ApiKey, ResponseValue] = {
     ApiKey.UPDATE_FEATURES: UpdateFeaturesResponse(0),
     ApiKey.ALLOCATE_PRODUCER_IDS: AllocateProducerIdsResponse(0),
     ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirsResponse(()),
+    ApiKey.OFFSET_COMMIT: groups.OffsetCommitResponse(()),
+    ApiKey.OFFSET_FETCH: groups.OffsetFetchResponse(()),
+    ApiKey.JOIN_GROUP: groups.JoinGroupResponse(0, 1, "range", "m", "m"),
+    ApiKey.HEARTBEAT: groups.HeartbeatResponse(0),
+    ApiKey.LEAVE_GROUP: groups.LeaveGroupResponse(0),
+    ApiKey.SYNC_GROUP: groups.SyncGroupResponse(0, b""),
+    ApiKey.DESCRIBE_GROUPS: groups.DescribeGroupsResponse(()),
+    ApiKey.LIST_GROUPS: groups.ListGroupsResponse(0, ()),
+    ApiKey.DELETE_GROUPS: groups.DeleteGroupsResponse(()),
+    ApiKey.OFFSET_DELETE: groups.OffsetDeleteResponse(0, ()),
 }
 FEW = settings(
     max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
@@ -173,6 +194,10 @@ RENAMED = {
     "transaction_timeout": "transaction_timeout_ms",
     "log_append_time": "log_append_time_ms",
     "throttle_time": "throttle_time_ms",
+    "generation_id_or_member_epoch": "generation_id",
+    "rebalance_timeout": "rebalance_timeout_ms",
+    "retention_time": "retention_time_ms",
+    "session_timeout": "session_timeout_ms",
 }
 
 
@@ -218,6 +243,8 @@ def our_field(value: Any, kio_entity: Any, name: str) -> Any:
         return value.zk_version if hasattr(value, "zk_version") else value.current_isr_version
     if name == "topic_names":
         return tuple(topic.name for topic in value.topics)
+    if kind == "LeaveGroupRequest" and name == "member_id":
+        return value.members[0].member_id
     if name == "topic_name" and hasattr(value, "name"):
         return value.name
     if kind == "MetadataRequest" and name == "topics" and kio_entity.__version__ == 0 and value.topics is None:
@@ -241,7 +268,7 @@ def differences(value: Any, kio_value: Any, where: str = "") -> Iterator[str]:
             kio_value = kio_value // timedelta(milliseconds=1)
         elif where.endswith(".log_append_time"):
             kio_value = -1 if kio_value is None else round(kio_value.timestamp() * 1000)
-        elif isinstance(value, bytes) and not where.endswith(".records"):
+        elif isinstance(value, bytes) and not isinstance(kio_value, bytes) and not where.endswith(".records"):
             kio_value = bytes(16) if kio_value is None else UUID(str(kio_value)).bytes
         if value != kio_value:
             yield f"{where}: {value!r} here, {kio_value!r} in kio"

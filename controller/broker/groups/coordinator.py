@@ -11,12 +11,13 @@ coordinates. Rules, order of checks and codes: Kafka 2.8's GroupCoordinator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.broker.groups.group import CONSUMER_PROTOCOL, Group, Member, TopicPartition
 from controller.broker.groups.offsets_topic import CommittedOffset
 from controller.broker.groups.store import GroupStore
+from controller.broker.request_context import Steps
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
 from controller.protocol.errors import ErrorCode
@@ -333,7 +334,13 @@ class GroupCoordinator:
 
     # Assignments.
 
-    def sync(self, request: SyncGroupRequest, answer: Callable[[SyncGroupResponse], None]) -> None:
+    def sync(
+        self,
+        request: SyncGroupRequest,
+        assignments: Mapping[str, bytes],
+        answer: Callable[[SyncGroupResponse], None],
+    ) -> None:
+        """`assignments`: those of the request, by member id."""
         error = self._store.refusal(request.group_id)
         if error is not None:
             # What was under way before the groups were loaded is lost: the member joins again.
@@ -364,7 +371,7 @@ class GroupCoordinator:
             member.sync = answer
             self._synced(group, member_id)
             if group.leader == member_id:
-                self._assign(group, {one.member_id: joined([one.assignment]) for one in request.assignments})
+                self._assign(group, assignments)
 
     def _assign(self, group: Group, given: Mapping[str, bytes]) -> None:
         assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
@@ -501,7 +508,7 @@ class GroupCoordinator:
         generation: int,
         offsets: Mapping[TopicPartition, CommittedOffset],
         answer: Callable[[Errors], None],
-    ) -> None:
+    ) -> Steps:
         error = self._store.refusal(group_id, may_be_empty=True)
         group = None if error is not None else self._store.group(group_id)
         if error is None and group is None:
@@ -513,8 +520,8 @@ class GroupCoordinator:
             error = self._commit_refusal(group, member_id, instance_id, generation)
         if error is not None or group is None:
             answer(dict.fromkeys(offsets, error or ErrorCode.UNKNOWN_SERVER_ERROR))
-            return
-        self._store.store_offsets(group, offsets, answer)
+        else:
+            yield from self._store.store_offsets(group, offsets, answer)
 
     def _commit_refusal(
         self, group: Group, member_id: str, instance_id: str | None, generation: int
@@ -533,35 +540,40 @@ class GroupCoordinator:
         self._expect(group, member, member.session_timeout_ms)
         return None
 
-    def offsets(
-        self, group_id: str, wanted: Iterable[TopicPartition] | None
-    ) -> tuple[ErrorCode, dict[TopicPartition, CommittedOffset | None]]:
-        """The committed offset of each partition, None where there is none; `wanted` None: of all that have one."""
+    def offsets(self, group_id: str) -> tuple[ErrorCode, Mapping[TopicPartition, CommittedOffset]]:
+        """What the group has committed."""
         error = self._store.refusal(group_id, may_be_empty=True)
         if error is not None:
             return error, {}
         group = self._store.group(group_id)
-        held = {} if group is None else group.offsets
-        return ErrorCode.NONE, {key: held.get(key) for key in (tuple(held) if wanted is None else wanted)}
+        return ErrorCode.NONE, {} if group is None else group.offsets
 
-    def delete_offsets(
-        self, group_id: str, partitions: Sequence[TopicPartition]
-    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
+    def deletion_refusal(self, group_id: str) -> ErrorCode:
+        """Why no offset of the group may be deleted; NONE if some may."""
         error = self._store.refusal(group_id)
         if error is not None:
-            return error, {}
+            return error
         group = self._store.group(group_id)
         if group is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND, {}
-        if group.state is not Empty and group.protocol_type != CONSUMER_PROTOCOL:
-            return ErrorCode.NON_EMPTY_GROUP, {}
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        is_used_otherwise = group.state is not Empty and group.protocol_type != CONSUMER_PROTOCOL
+        return ErrorCode.NON_EMPTY_GROUP if is_used_otherwise else ErrorCode.NONE
+
+    def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
+        """Delete these offsets, except those of topics to which members subscribe. The error of each."""
+        error = self.deletion_refusal(group_id)
+        group = self._store.group(group_id) if error is ErrorCode.NONE else None
+        if group is None:
+            return dict.fromkeys(partitions, error)
         kept = group.state is not Empty
         errors = {
             key: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if kept and group.is_subscribed(key[0]) else ErrorCode.NONE
             for key in partitions
         }
-        self._store.delete_offsets(group, [key for key, error in errors.items() if error is ErrorCode.NONE])
-        return ErrorCode.NONE, errors
+        self._store.delete_offsets(
+            group, [key for key, error in errors.items() if error is ErrorCode.NONE], keep_group=True
+        )
+        return errors
 
     def start(self) -> None:
         """Look for offsets to delete every `offsets.retention.check.interval.ms`."""
@@ -580,10 +592,10 @@ class GroupCoordinator:
 
     # Administration.
 
-    def groups(self, states: Collection[str]) -> tuple[ErrorCode, list[Group]]:
-        """The groups in these states, all if none is named. The error says that some are being loaded."""
+    def groups(self) -> tuple[ErrorCode, list[Group]]:
+        """All groups that are coordinated here. The error says that some are being loaded."""
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._store.is_loading else ErrorCode.NONE
-        return error, [group for group in self._store.groups() if not states or group.state.name in states]
+        return error, self._store.groups()
 
     def group(self, group_id: str) -> tuple[ErrorCode, Group | None]:
         """None without an error: there is no such group."""

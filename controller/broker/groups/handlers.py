@@ -6,14 +6,15 @@ none. There are no transactions: their coordinator is not found, and the log say
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
-from controller.broker.groups.coordinator import Client, GroupCoordinator, join_error
+from controller.broker.groups.coordinator import Client, Errors, GroupCoordinator, join_error
 from controller.broker.groups.group import Group, TopicPartition
 from controller.broker.groups.offsets_topic import OFFSETS_TOPIC, CommittedOffset
 from controller.broker.groups.store import GroupStore
 from controller.broker.metadata import MetadataCache
-from controller.broker.request_context import Handler, RequestContext
+from controller.broker.request_context import SLICE, Handler, RequestContext, Steps
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
 from controller.protocol.client import (
@@ -26,6 +27,7 @@ from controller.protocol.client import (
 )
 from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
+from controller.protocol.framing import joined
 from controller.protocol.groups import (
     NO_EPOCH,
     NO_OFFSET,
@@ -42,6 +44,7 @@ from controller.protocol.groups import (
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
+    LeftMember,
     ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
@@ -56,6 +59,7 @@ from controller.protocol.groups import (
     OffsetFetchPartitionResult,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    OffsetFetchTopic,
     OffsetFetchTopicResult,
     SyncGroupRequest,
 )
@@ -64,6 +68,10 @@ from statemachines.group import Stable
 NO_TRANSACTIONS = "Transactions are not supported."
 NAMED_MAX = 1_000
 """How many clients are remembered as named in the log; further ones are not named."""
+STATES_MAX = 1_000
+"""States that a ListGroups request may name and have looked at. There are five."""
+PROTOCOLS_MAX = 1_000
+"""Ways to assign that one member may name. Clients name one or two."""
 _VERSION_WITH_NULLABLE_PROTOCOL = 7
 _VERSION_WITH_KNOWN_MEMBER_IDS = 4
 _VERSION_WITH_MEMBER_ERRORS = 3
@@ -163,14 +171,20 @@ class GroupHandlers:
                 )
             exchange.answer(response)
 
-        if len({one.name for one in request.protocols}) < len(request.protocols):
+        names = {one.name for one in request.protocols[: PROTOCOLS_MAX + 1]}
+        if len(names) > PROTOCOLS_MAX or len(names) < len(request.protocols):
             answer(join_error(request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
             return
         client = Client(exchange.header.client_id or "", "", new_member_id=version >= _VERSION_WITH_KNOWN_MEMBER_IDS)
         self._coordinator.join(request, client, answer)
 
-    def _sync(self, exchange: RequestContext, request: SyncGroupRequest) -> None:
-        self._coordinator.sync(request, exchange.answer)
+    def _sync(self, exchange: RequestContext, request: SyncGroupRequest) -> Steps:
+        assignments: dict[str, bytes] = {}
+        for number, one in enumerate(request.assignments, 1):
+            assignments[one.member_id] = joined([one.assignment])
+            if number % SLICE == 0:
+                yield None
+        self._coordinator.sync(request, assignments, exchange.answer)
 
     def _heartbeat(self, exchange: RequestContext, request: HeartbeatRequest) -> None:
         error = self._coordinator.heartbeat(
@@ -178,100 +192,94 @@ class GroupHandlers:
         )
         exchange.answer(HeartbeatResponse(error))
 
-    def _leave(self, exchange: RequestContext, request: LeaveGroupRequest) -> None:
-        error, members = self._coordinator.leave(request.group_id, request.members)
-        if exchange.header.api_version >= _VERSION_WITH_MEMBER_ERRORS:
-            exchange.answer(LeaveGroupResponse(error, tuple(members)))
-            return
-        if error is ErrorCode.NONE and members:
-            error = ErrorCode(members[0].error_code)
-        exchange.answer(LeaveGroupResponse(error))
+    def _leave(self, exchange: RequestContext, request: LeaveGroupRequest) -> Steps:
+        error, left = ErrorCode.NONE, list[LeftMember]()
+        for start in range(0, max(len(request.members), 1), SLICE):
+            if start:
+                yield None
+            error, members = self._coordinator.leave(request.group_id, request.members[start : start + SLICE])
+            if error is not ErrorCode.NONE:
+                break
+            left += members
+        if exchange.header.api_version < _VERSION_WITH_MEMBER_ERRORS:
+            of_one = ErrorCode(left[0].error_code) if error is ErrorCode.NONE and left else error
+            exchange.answer(LeaveGroupResponse(of_one))
+        else:
+            exchange.answer_made(lambda: LeaveGroupResponse(error, tuple(left)))
 
     # Offsets.
 
-    def _commit(self, exchange: RequestContext, request: OffsetCommitRequest) -> None:
+    def _commit(self, exchange: RequestContext, request: OffsetCommitRequest) -> Steps:
         now_ms = self._clock.wall_ms()
+        expires_ms = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else -1
         offsets: dict[TopicPartition, CommittedOffset] = {}
         for topic in request.topics:
             for one in topic.partitions:
-                committed_ms = one.commit_timestamp if one.commit_timestamp >= 0 else now_ms
-                expires_ms = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else -1
                 offsets[topic.name, one.partition_index] = CommittedOffset(
                     one.committed_offset,
                     max(one.committed_leader_epoch, NO_EPOCH),
                     one.committed_metadata or "",
-                    committed_ms,
+                    one.commit_timestamp if one.commit_timestamp >= 0 else now_ms,
                     expires_ms,
                 )
+                if len(offsets) % SLICE == 0:
+                    yield None
 
-        def answer(errors: Mapping[TopicPartition, ErrorCode]) -> None:
-            exchange.answer(
-                OffsetCommitResponse(
-                    tuple(
-                        OffsetCommitTopicResult(
-                            topic.name,
-                            tuple(
-                                OffsetCommitPartitionResult(
-                                    one.partition_index, errors[topic.name, one.partition_index]
-                                )
-                                for one in topic.partitions
-                            ),
-                        )
-                        for topic in request.topics
-                    )
-                )
-            )
+        def answer(errors: Errors) -> None:
+            exchange.answer_made(lambda: _committed(request, errors))
 
-        self._coordinator.commit(
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            request.generation_id,
-            offsets,
-            answer,
+        yield from self._coordinator.commit(
+            request.group_id, request.member_id, request.group_instance_id, request.generation_id, offsets, answer
         )
 
-    def _fetch(self, exchange: RequestContext, request: OffsetFetchRequest) -> None:
-        wanted = None
-        if request.topics is not None:
-            wanted = [(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
-        error, found = self._coordinator.offsets(request.group_id, wanted)
+    def _fetch(self, exchange: RequestContext, request: OffsetFetchRequest) -> Steps:
+        error, held = self._coordinator.offsets(request.group_id)
         # Up to version 1 a response has no error of its own: each partition has it.
         of_each = error if exchange.header.api_version < _VERSION_WITH_GROUP_ERROR else ErrorCode.NONE
-        if error is not ErrorCode.NONE:
-            found = dict.fromkeys(wanted or () if of_each is not ErrorCode.NONE else ())
         topics: dict[str, list[OffsetFetchPartitionResult]] = {}
-        for (topic, index), committed in found.items():
-            result = (
+        wanted: Iterable[TopicPartition] = ()
+        if error is ErrorCode.NONE or of_each is not ErrorCode.NONE:
+            wanted = tuple(held) if request.topics is None else _named(request.topics)
+        for number, (topic, index) in enumerate(wanted, 1):
+            committed = held.get((topic, index))
+            topics.setdefault(topic, []).append(
                 OffsetFetchPartitionResult(index, NO_OFFSET, "", of_each)
                 if committed is None
                 else OffsetFetchPartitionResult(
                     index, committed.offset, committed.metadata, of_each, committed.leader_epoch
                 )
             )
-            topics.setdefault(topic, []).append(result)
-        exchange.answer(
-            OffsetFetchResponse(
+            if number % SLICE == 0:
+                yield None
+        exchange.answer_made(
+            lambda: OffsetFetchResponse(
                 tuple(OffsetFetchTopicResult(name, tuple(results)) for name, results in topics.items()), error
             )
         )
 
-    def _delete_offsets(self, exchange: RequestContext, request: OffsetDeleteRequest) -> None:
-        partitions = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
-        error, errors = self._coordinator.delete_offsets(request.group_id, partitions)
+    def _delete_offsets(self, exchange: RequestContext, request: OffsetDeleteRequest) -> Steps:
+        partitions = ((topic.name, one.partition_index) for topic in request.topics for one in topic.partitions)
         topics: dict[str, list[OffsetDeletePartitionResult]] = {}
-        for (topic, index), result in errors.items():
-            topics.setdefault(topic, []).append(OffsetDeletePartitionResult(index, result))
-        exchange.answer(
-            OffsetDeleteResponse(
+        error = self._coordinator.deletion_refusal(request.group_id)
+        while error is ErrorCode.NONE and (some := list(islice(partitions, SLICE))):
+            for (topic, index), result in self._coordinator.delete_offsets(request.group_id, some).items():
+                topics.setdefault(topic, []).append(OffsetDeletePartitionResult(index, result))
+            yield None
+        exchange.answer_made(
+            lambda: OffsetDeleteResponse(
                 error, tuple(OffsetDeleteTopicResult(name, tuple(those)) for name, those in topics.items())
             )
         )
 
     # Administration.
 
-    def _describe(self, exchange: RequestContext, request: DescribeGroupsRequest) -> None:
-        exchange.answer(DescribeGroupsResponse(tuple(self._described(group_id) for group_id in request.groups)))
+    def _describe(self, exchange: RequestContext, request: DescribeGroupsRequest) -> Steps:
+        described = []
+        for group_id in request.groups:
+            described.append(self._described(group_id))
+            if len(described) % SLICE == 0:
+                yield None
+        exchange.answer_made(lambda: DescribeGroupsResponse(tuple(described)))
 
     def _described(self, group_id: str) -> DescribedGroup:
         error, group = self._coordinator.group(group_id)
@@ -288,15 +296,44 @@ class GroupHandlers:
             tuple(_members(group)),
         )
 
-    def _list(self, exchange: RequestContext, request: ListGroupsRequest) -> None:
-        error, groups = self._coordinator.groups(request.states_filter)
-        listed = [ListedGroup(group.id, group.protocol_type or "", group.state.name) for group in groups]
-        exchange.answer(ListGroupsResponse(error, tuple(listed)))
+    def _list(self, exchange: RequestContext, request: ListGroupsRequest) -> Steps:
+        states = frozenset(request.states_filter[:STATES_MAX])
+        error, groups = self._coordinator.groups()
+        listed = []
+        for number, group in enumerate(groups, 1):
+            if not request.states_filter or group.state.name in states:
+                listed.append(ListedGroup(group.id, group.protocol_type or "", group.state.name))
+            if number % SLICE == 0:
+                yield None
+        exchange.answer_made(lambda: ListGroupsResponse(error, tuple(listed)))
 
-    def _delete(self, exchange: RequestContext, request: DeleteGroupsRequest) -> None:
-        names = dict.fromkeys(request.groups_names)
-        results = tuple(DeletedGroup(name, self._coordinator.delete(name)) for name in names)
-        exchange.answer(DeleteGroupsResponse(results))
+    def _delete(self, exchange: RequestContext, request: DeleteGroupsRequest) -> Steps:
+        results: dict[str, DeletedGroup] = {}
+        for name in request.groups_names:
+            if name not in results:
+                results[name] = DeletedGroup(name, self._coordinator.delete(name))
+                if len(results) % SLICE == 0:
+                    yield None
+        exchange.answer_made(lambda: DeleteGroupsResponse(tuple(results.values())))
+
+
+def _named(topics: Sequence[OffsetFetchTopic]) -> Iterator[TopicPartition]:
+    return ((topic.name, index) for topic in topics for index in topic.partition_indexes)
+
+
+def _committed(request: OffsetCommitRequest, errors: Errors) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        tuple(
+            OffsetCommitTopicResult(
+                topic.name,
+                tuple(
+                    OffsetCommitPartitionResult(one.partition_index, errors[topic.name, one.partition_index])
+                    for one in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
 
 
 def _members(group: Group) -> list[DescribedGroupMember]:

@@ -31,7 +31,7 @@ from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition, Role
 from controller.broker.records.list_offsets import decompress
 from controller.broker.records.writes import ProduceHandler
-from controller.broker.request_context import Drive, Job, JobLane, Steps
+from controller.broker.request_context import SLICE, Drive, Job, JobLane, Steps
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
 from controller.protocol.errors import ErrorCode
@@ -197,7 +197,7 @@ class GroupStore:
         group: Group,
         offsets: Mapping[TopicPartition, CommittedOffset],
         answer: Callable[[Mapping[TopicPartition, ErrorCode]], None],
-    ) -> None:
+    ) -> Steps:
         """Write committed offsets, all in one batch. `answer`: the error of each."""
         limit = self._settings.offset_metadata_max_bytes
         errors = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
@@ -206,6 +206,11 @@ class GroupStore:
             answer(errors)
             return
         group.commits += 1
+        records: list[tuple[bytes, bytes | None]] = []
+        for key, committed in kept.items():
+            records.append((offset_key(group.id, *key), offset_value(committed)))
+            if len(records) % SLICE == 0:
+                yield None
 
         def appended(result: ProducePartitionResult) -> None:
             group.commits -= 1
@@ -221,17 +226,20 @@ class GroupStore:
                 error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
             answer(errors | dict.fromkeys(kept, error))
 
-        records = [(offset_key(group.id, *key), offset_value(committed)) for key, committed in kept.items()]
-        self._append(self.partition_of(group.id), records, ACKS_ALL, appended)
+        make = partial(_batch, records, self._clock.wall_ms())
+        batch = make() if len(records) <= SLICE else (yield Job(make))
+        self._append_batch(self.partition_of(group.id), batch, ACKS_ALL, appended)
 
-    def delete_offsets(self, group: Group, keys: Sequence[TopicPartition], *, with_group: bool = False) -> None:
+    def delete_offsets(
+        self, group: Group, keys: Sequence[TopicPartition], *, with_group: bool = False, keep_group: bool = False
+    ) -> None:
         """Forget these offsets, and the group if it is empty and has none left. Records without a value say so; if they
         are lost, the same follows from what is left when it is read again."""
         records: list[tuple[bytes, bytes | None]] = []
         for key in keys:
             if group.offsets.pop(key, None) is not None:
                 records.append((offset_key(group.id, *key), None))
-        is_idle = group.state is Empty and not group.pending
+        is_idle = group.state is Empty and not group.pending and not keep_group
         if is_idle and not group.offsets and (with_group or not group.commits):
             group.move(Dead, self._clock.wall_ms())
             self._partitions[self.partition_of(group.id)].groups.pop(group.id, None)
@@ -247,8 +255,11 @@ class GroupStore:
         acks: int,
         then: Callable[[ProducePartitionResult], None],
     ) -> None:
-        now_ms = self._clock.wall_ms()
-        batch = encode_batch([Record(number, now_ms, key, value) for number, (key, value) in enumerate(records)])
+        self._append_batch(index, _batch(records, self._clock.wall_ms()), acks, then)
+
+    def _append_batch(
+        self, index: int, batch: bytes, acks: int, then: Callable[[ProducePartitionResult], None]
+    ) -> None:
         request = ProduceRequest(
             acks,
             self._settings.offsets_commit_timeout_ms,
@@ -326,6 +337,10 @@ class GroupStore:
         for group in tuple(coordinated.groups.values()):
             for loaded in self.of_loads:
                 loaded(group)
+
+
+def _batch(records: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> bytes:
+    return encode_batch([Record(number, now_ms, key, value) for number, (key, value) in enumerate(records)])
 
 
 def _at(committed: CommittedOffset, appended_at: int) -> CommittedOffset:

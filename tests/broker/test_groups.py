@@ -1,0 +1,431 @@
+"""Consumer groups at their coordinator: joins, assignments, heartbeats, offsets, and what is read back from the log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controller.broker.groups.handlers import NAMED_MAX
+from controller.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_of, read_group, read_key, read_offset
+from controller.protocol.client import ApiVersionsRequest, FindCoordinatorRequest
+from controller.protocol.codec import ApiKey
+from controller.protocol.errors import ErrorCode
+from controller.protocol.groups import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    GroupMetadataKey,
+    HeartbeatRequest,
+    JoinGroupProtocol,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    LeavingMember,
+    ListGroupsRequest,
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitTopic,
+    OffsetDeletePartition,
+    OffsetDeleteRequest,
+    OffsetDeleteTopic,
+    OffsetFetchRequest,
+    OffsetFetchTopic,
+    SyncGroupAssignment,
+    SyncGroupRequest,
+)
+from controller.storage.batches import HEADER_BYTES, decode_records, header_at
+from tests.broker.data_harness import DataBroker
+from tests.broker.harness import Deferred
+
+SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"
+"""A consumer that subscribes to the topic `t`: version 0, one topic, no user data."""
+INITIAL_DELAY_MS = 3_000
+SESSION_MS, REBALANCE_MS = 10_000, 60_000
+
+
+class Coordinator(DataBroker):
+    """Broker 1 leads the only partition of __consumer_offsets, and is its only replica in sync."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offsets = self.lead(OFFSETS_TOPIC, isr=(1,))
+        self.clock.step()  # what is in the log is read
+
+    def wait(self, ms: float) -> None:
+        self.clock.advance_to(self.clock.now_ms() + ms)
+
+    def join(
+        self,
+        member: str = "",
+        *,
+        group: str = "g",
+        instance: str | None = None,
+        protocols: tuple[str, ...] = ("range",),
+        version: int = 7,
+        kind: str = "consumer",
+        metadata: bytes = SUBSCRIPTION,
+    ) -> Deferred:
+        given = tuple(JoinGroupProtocol(name, metadata) for name in protocols)
+        request = JoinGroupRequest(group, SESSION_MS, member, kind, given, REBALANCE_MS, instance)
+        return self.begin(ApiKey.JOIN_GROUP, request, version)
+
+    def enter(self, **given: Any) -> tuple[str, Deferred]:
+        """Join as clients do: with the id that the first answer gives."""
+        first = self.join(**given).value()
+        assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        return first.member_id, self.join(first.member_id, **given)
+
+    def sync(self, member: str, generation: int, assignments: dict[str, bytes] | None = None) -> Deferred:
+        given = tuple(SyncGroupAssignment(name, data) for name, data in (assignments or {}).items())
+        return self.begin(ApiKey.SYNC_GROUP, SyncGroupRequest("g", generation, member, given))
+
+    def heartbeat(self, member: str, generation: int) -> ErrorCode:
+        return ErrorCode(self.ask(ApiKey.HEARTBEAT, HeartbeatRequest("g", generation, member)).error_code)
+
+    def commit(
+        self, offset: int, member: str = "", generation: int = -1, *, group: str = "g", metadata: str | None = ""
+    ) -> ErrorCode:
+        topics = (OffsetCommitTopic("t", (OffsetCommitPartition(0, offset, metadata),)),)
+        answer = self.ask(ApiKey.OFFSET_COMMIT, OffsetCommitRequest(group, topics, generation, member))
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+    def committed(self, group: str = "g") -> int:
+        answer = self.ask(ApiKey.OFFSET_FETCH, OffsetFetchRequest(group, (OffsetFetchTopic("t", (0,)),)))
+        assert answer.error_code == ErrorCode.NONE
+        offset: int = answer.topics[0].partitions[0].committed_offset
+        return offset
+
+    def described(self, group: str = "g") -> Any:
+        (answer,) = self.ask(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest((group,))).groups
+        return answer
+
+    def stable(self, count: int = 1) -> tuple[list[str], int]:
+        """A group of so many members, each with its id as its assignment. Their ids, the leader's first."""
+        joins = [self.enter() for _ in range(count)]
+        self.wait(INITIAL_DELAY_MS * (2 if count > 1 else 1))
+        answers = [join.value() for _, join in joins]
+        members = [answer.member_id for answer in answers]
+        generation = answers[0].generation_id
+        syncs = [self.sync(one, generation) for one in members[1:]]
+        leader = self.sync(members[0], generation, {one: one.encode() for one in members})
+        assert leader.value().assignment == members[0].encode()
+        assert [one.value().assignment for one in syncs] == [one.encode() for one in members[1:]]
+        return members, generation
+
+    def records(self) -> list[tuple[bytes | None, bytes | None]]:
+        log = self.offsets.log
+        assert log is not None
+        found, offset = [], log.log_start_offset
+        while offset < log.log_end_offset:
+            data = log.read(offset, 1).read()
+            header = header_at(data, 0, len(data))
+            payload = memoryview(data)[HEADER_BYTES : header.size_bytes]
+            found += [(record.key, record.value) for record in decode_records(header, payload)]
+            offset = header.next_offset
+        return found
+
+
+@pytest.fixture
+def broker() -> Coordinator:
+    return Coordinator()
+
+
+@pytest.mark.parametrize(
+    ("group", "partition"),
+    [("", 0), ("hello", 22), ("Ea", 36), ("FB", 36), ("\U0001f600", 49), ("polygenelubricants", 0)],
+)
+def test_a_group_belongs_to_the_partition_that_java_computes(group: str, partition: int) -> None:
+    assert partition_of(group, 50) == partition
+
+
+def test_the_first_join_gets_a_member_id_and_the_second_an_answer_after_the_delay(
+    broker: Coordinator,
+) -> None:
+    member, join = broker.enter()
+    broker.wait(INITIAL_DELAY_MS - 1)
+    assert not join.answered
+    broker.wait(1)
+    answer = join.value()
+    assert (answer.error_code, answer.generation_id, answer.protocol_name) == (ErrorCode.NONE, 1, "range")
+    assert answer.leader == answer.member_id == member
+    assert [(one.member_id, bytes(one.metadata)) for one in answer.members] == [(member, SUBSCRIPTION)]
+
+
+def test_a_client_that_knows_no_required_ids_joins_at_once(broker: Coordinator) -> None:
+    join = broker.join(version=3)
+    broker.wait(INITIAL_DELAY_MS)
+    assert join.value().error_code == ErrorCode.NONE
+
+
+def test_members_that_come_within_the_delay_are_in_the_first_generation(broker: Coordinator) -> None:
+    joins = [broker.enter()[1]]
+    broker.wait(INITIAL_DELAY_MS - 1)
+    joins.append(broker.enter()[1])
+    broker.wait(INITIAL_DELAY_MS)
+    assert not joins[0].answered, "the wait is prolonged, as a member has come"
+    broker.wait(1)
+    first, second = (join.value() for join in joins)
+    assert (first.generation_id, second.generation_id) == (1, 1)
+    assert (len(first.members), len(second.members)) == (2, 0), "the leader alone gets the members"
+    assert first.leader == second.leader == first.member_id
+
+
+def test_assignments_go_out_when_the_leader_has_sent_them(broker: Coordinator) -> None:
+    members, generation = broker.stable(3)
+    assert generation == 1
+    described = broker.described()
+    assert (described.group_state, described.protocol_data, described.protocol_type) == ("Stable", "range", "consumer")
+    assert [bytes(one.member_assignment) for one in described.members] == [one.encode() for one in members]
+    assert broker.sync(members[1], 1).value().assignment == members[1].encode(), "a member may ask again"
+
+
+def test_a_new_member_makes_the_others_join_again(broker: Coordinator) -> None:
+    members, _ = broker.stable(2)
+    assert broker.heartbeat(members[0], 1) == ErrorCode.NONE
+    new, join = broker.enter()
+    assert broker.heartbeat(members[0], 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert broker.sync(members[0], 1).value().error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    again = [broker.join(one) for one in members]
+    assert [one.value().generation_id for one in (*again, join)] == [2, 2, 2]
+    assert broker.described().group_state == "CompletingRebalance"
+    assert broker.heartbeat(new, 2) == ErrorCode.NONE
+    assert broker.heartbeat(new, 1) == ErrorCode.ILLEGAL_GENERATION
+
+
+def test_who_does_not_join_again_in_time_is_removed(broker: Coordinator) -> None:
+    members, _ = broker.stable(2)
+    left = broker.join(members[0])
+    for _ in range(REBALANCE_MS // 5_000):  # the other one sends heartbeats, and does not join
+        broker.heartbeat(members[1], 1)
+        broker.wait(5_000)
+    assert [one.member_id for one in left.value().members] == [members[0]]
+    assert broker.heartbeat(members[1], 2) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_is_not_heard_from_is_removed(broker: Coordinator) -> None:
+    members, _ = broker.stable(2)
+    broker.wait(SESSION_MS - 1)
+    broker.heartbeat(members[0], 1)
+    broker.wait(1)
+    assert broker.heartbeat(members[0], 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert broker.heartbeat(members[1], 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    broker.wait(SESSION_MS)
+    broker.wait(REBALANCE_MS)
+    assert (broker.described().group_state, broker.described().members) == ("Empty", ())
+
+
+def test_a_member_that_never_asks_for_its_assignment_is_removed(broker: Coordinator) -> None:
+    joins = [broker.enter()[1] for _ in range(2)]
+    broker.wait(2 * INITIAL_DELAY_MS)
+    members = [join.value().member_id for join in joins]
+    broker.sync(members[0], 1, {}).value()
+    for _ in range(REBALANCE_MS // 5_000):
+        for one in members:
+            broker.heartbeat(one, 1)
+        broker.wait(5_000)
+    assert broker.heartbeat(members[1], 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_who_leaves_is_gone_and_the_others_rebalance(broker: Coordinator) -> None:
+    members, _ = broker.stable(2)
+    leave = LeaveGroupRequest("g", (LeavingMember(members[0]), LeavingMember("unknown")))
+    answer = broker.ask(ApiKey.LEAVE_GROUP, leave)
+    assert [one.error_code for one in answer.members] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
+    assert broker.heartbeat(members[1], 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert broker.join(members[1]).value().leader == members[1]
+    old = LeaveGroupRequest("g", (LeavingMember("unknown"),))
+    assert broker.ask(ApiKey.LEAVE_GROUP, old, 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_static_member_that_restarts_keeps_its_assignment_and_fences_its_former_self(broker: Coordinator) -> None:
+    join = broker.join(instance="i-1")
+    broker.wait(INITIAL_DELAY_MS)
+    old = join.value().member_id
+    broker.sync(old, 1, {old: b"mine"}).value()
+    again = broker.join(instance="i-1").value()
+    assert (again.error_code, again.generation_id) == (ErrorCode.NONE, 1)
+    assert again.member_id != old
+    assert again.leader == old, "it must not assign in a stable group"
+    assert broker.sync(again.member_id, 1).value().assignment == b"mine"
+    fenced = broker.ask(ApiKey.HEARTBEAT, HeartbeatRequest("g", 1, old, "i-1"))
+    assert fenced.error_code == ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_the_way_to_assign_that_most_prefer_is_taken_among_those_of_all(broker: Coordinator) -> None:
+    joins = [
+        broker.enter(protocols=names)[1]
+        for names in (("sticky", "range"), ("range", "sticky"), ("range", "other", "sticky"))
+    ]
+    assert broker.join(protocols=("alone",)).value().error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert broker.join(kind="connect").value().error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    broker.wait(3 * INITIAL_DELAY_MS)
+    assert {join.value().protocol_name for join in joins} == {"range"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (JoinGroupRequest("", 10_000, "", "consumer", (JoinGroupProtocol("r", b""),)), ErrorCode.INVALID_GROUP_ID),
+        (JoinGroupRequest("g", 1, "", "consumer", (JoinGroupProtocol("r", b""),)), ErrorCode.INVALID_SESSION_TIMEOUT),
+        (JoinGroupRequest("g", 10_000, "who", "consumer", ()), ErrorCode.UNKNOWN_MEMBER_ID),
+        (JoinGroupRequest("g", 10_000, "", "consumer", ()), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+    ],
+)
+def test_a_join_that_can_not_be_is_refused(broker: Coordinator, request_: JoinGroupRequest, error: ErrorCode) -> None:
+    assert broker.ask(ApiKey.JOIN_GROUP, request_).error_code == error
+
+
+# Offsets.
+
+
+def test_what_is_committed_is_fetched_also_without_members(broker: Coordinator) -> None:
+    assert broker.committed() == -1
+    assert broker.commit(7) == ErrorCode.NONE
+    assert broker.committed() == 7
+    everything = broker.ask(ApiKey.OFFSET_FETCH, OffsetFetchRequest("g", None))
+    assert [(topic.name, [one.committed_offset for one in topic.partitions]) for topic in everything.topics] == [
+        ("t", [7])
+    ]
+
+
+def test_only_a_member_of_the_generation_commits(broker: Coordinator) -> None:
+    (member,), generation = broker.stable()
+    assert broker.commit(5, member, generation) == ErrorCode.NONE
+    assert broker.commit(6, member, generation - 1) == ErrorCode.ILLEGAL_GENERATION
+    assert broker.commit(6, "unknown", generation) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert broker.commit(6) == ErrorCode.UNKNOWN_MEMBER_ID, "the group has members"
+    assert broker.commit(6, group="other", generation=3) == ErrorCode.ILLEGAL_GENERATION
+    assert broker.committed() == 5
+
+
+def test_a_commit_whose_metadata_is_too_long_is_refused_alone(broker: Coordinator) -> None:
+    assert broker.commit(1, metadata="x" * 4_097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert broker.commit(1, metadata="x" * 4_096) == ErrorCode.NONE
+
+
+def test_offsets_and_groups_are_deleted_when_nobody_uses_them(broker: Coordinator) -> None:
+    (member,), generation = broker.stable()
+    broker.commit(5, member, generation)
+
+    def delete_offset() -> ErrorCode:
+        topics = (OffsetDeleteTopic("t", (OffsetDeletePartition(0),)),)
+        answer = broker.ask(ApiKey.OFFSET_DELETE, OffsetDeleteRequest("g", topics))
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+    def delete_group(name: str) -> ErrorCode:
+        return ErrorCode(broker.ask(ApiKey.DELETE_GROUPS, DeleteGroupsRequest((name,))).results[0].error_code)
+
+    assert delete_offset() == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    assert delete_group("g") == ErrorCode.NON_EMPTY_GROUP
+    broker.ask(ApiKey.LEAVE_GROUP, LeaveGroupRequest("g", (LeavingMember(member),)))
+    broker.wait(REBALANCE_MS)
+    assert delete_offset() == ErrorCode.NONE
+    assert broker.committed() == -1
+    assert delete_group("g") == ErrorCode.NONE
+    assert delete_group("g") == ErrorCode.GROUP_ID_NOT_FOUND
+    assert broker.described().group_state == "Dead"
+
+
+def test_offsets_expire_when_a_group_has_been_empty_for_the_retention(broker: Coordinator) -> None:
+    (member,), generation = broker.stable()
+    broker.commit(5, member, generation)
+    broker.commit(9, group="keeps offsets alone")
+    groups = broker.broker.groups
+    assert groups is not None
+    week_ms = 7 * 24 * 3_600_000
+    for _ in range(2 * week_ms // SESSION_MS // 4_000 + 1):
+        broker.heartbeat(member, generation)
+    groups.expire_offsets()
+    assert broker.committed() == 5
+    broker.ask(ApiKey.LEAVE_GROUP, LeaveGroupRequest("g", (LeavingMember(member),)))
+    broker.wait(week_ms)
+    groups.expire_offsets()
+    assert (broker.committed(), broker.committed("keeps offsets alone")) == (-1, -1)
+    assert broker.ask(ApiKey.LIST_GROUPS, ListGroupsRequest()).groups == ()
+
+
+# What lasts.
+
+
+def test_the_records_are_kafkas(broker: Coordinator) -> None:
+    (member,), generation = broker.stable()
+    broker.commit(5, member, generation)
+    (group_key, group), (offset_key, offset) = broker.records()
+    assert group_key is not None
+    assert group is not None
+    assert offset_key is not None
+    assert offset is not None
+    key, value = read_key(group_key), read_group(group)
+    assert group_key[:2] == b"\x00\x02"
+    assert isinstance(key, GroupMetadataKey)
+    assert (value.generation, value.protocol, value.leader) == (1, "range", member)
+    assert [bytes(one.assignment) for one in value.members] == [member.encode()]
+    assert (offset_key[:2], offset[:2]) == (b"\x00\x01", b"\x00\x03")
+    assert read_offset(offset, 1).offset == 5
+
+
+def test_who_comes_to_lead_reads_groups_and_offsets_back(broker: Coordinator) -> None:
+    (member,), generation = broker.stable()
+    broker.commit(5, member, generation)
+    broker.commit(6, member, generation)
+    broker.follow(OFFSETS_TOPIC, epoch=1)
+    assert broker.heartbeat(member, generation) == ErrorCode.NOT_COORDINATOR
+    broker.lead(OFFSETS_TOPIC, epoch=2, isr=(1,))
+    refused = broker.ask(ApiKey.OFFSET_FETCH, OffsetFetchRequest("g", (OffsetFetchTopic("t", (0,)),)))
+    assert refused.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    broker.clock.step()
+    assert broker.heartbeat(member, generation) == ErrorCode.NONE
+    assert broker.committed() == 6
+    assert broker.sync(member, generation).value().assignment == member.encode()
+
+
+def test_members_that_wait_are_answered_when_the_lead_is_lost(broker: Coordinator) -> None:
+    _, join = broker.enter()
+    broker.follow(OFFSETS_TOPIC, epoch=1)
+    assert join.value().error_code == ErrorCode.NOT_COORDINATOR
+    broker.wait(10 * SESSION_MS)
+
+
+def test_a_deleted_group_is_not_read_back(broker: Coordinator) -> None:
+    broker.commit(5)
+    broker.ask(ApiKey.DELETE_GROUPS, DeleteGroupsRequest(("g",)))
+    broker.follow(OFFSETS_TOPIC, epoch=1)
+    broker.lead(OFFSETS_TOPIC, epoch=2, isr=(1,))
+    broker.clock.step()
+    assert broker.committed() == -1
+
+
+def test_nothing_is_acknowledged_before_all_in_sync_have_it(broker: Coordinator) -> None:
+    broker.lead(OFFSETS_TOPIC, epoch=1, isr=(1, 2))
+    topics = (OffsetCommitTopic("t", (OffsetCommitPartition(0, 3, ""),)),)
+    commit = broker.begin(ApiKey.OFFSET_COMMIT, OffsetCommitRequest("g", topics))
+    assert not commit.answered
+    assert broker.committed() == -1
+    broker.wait(5_000)
+    assert commit.value().topics[0].partitions[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+
+
+# Finding a coordinator.
+
+
+def test_every_client_is_offered_the_requests_about_groups(broker: Coordinator) -> None:
+    answer = broker.ask(ApiKey.API_VERSIONS, ApiVersionsRequest("apache-kafka-java", "2.8.2"), 3)
+    offered = {one.api_key: one.max_version for one in answer.api_keys}
+    assert (offered[ApiKey.FIND_COORDINATOR], offered[ApiKey.JOIN_GROUP], offered[ApiKey.OFFSET_FETCH]) == (3, 7, 7)
+
+
+def test_the_leader_of_its_partition_coordinates_a_group(broker: Coordinator) -> None:
+    answer = broker.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest("g"))
+    assert (answer.error_code, answer.node_id) == (ErrorCode.NONE, 1)
+
+
+def test_nobody_coordinates_transactions_and_the_log_names_each_client_once() -> None:
+    broker = DataBroker()
+    for number in range(NAMED_MAX + 10):
+        for _ in range(2):
+            answer = broker.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(f"x{number}", 1))
+            assert (answer.error_code, answer.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+    notes = broker.trace.notes("warning")
+    assert len(notes) == NAMED_MAX
+    assert notes[0].endswith("transactional id 'x0'. Transactions are not supported.")
+    wrong = broker.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest("g", 2))
+    assert (wrong.error_code, wrong.error_message) == (ErrorCode.INVALID_REQUEST, "Key type 2: expected 0 or 1.")
