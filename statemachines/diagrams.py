@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from statemachines.group import GROUP
 from statemachines.machine import CompiledMachine
 from statemachines.partition import PARTITION
 from statemachines.reassignment import REASSIGNMENT
 from statemachines.replica import REPLICA
 
-_NODE_WIDTH, _NODE_HEIGHT = 176.0, 56.0
+_NODE_WIDTH, _NODE_HEIGHT = 196.0, 56.0
 _LOOP_WIDTH, _LOOP_REACH = 30.0, 44.0
 _ARROW_GAP = 3.0
 _BOTH_WAYS_BEND = 26.0
@@ -183,10 +184,25 @@ REASSIGNMENT_LAYOUT = DiagramLayout(
     bends={("Completing", "Settled"): 45.0},
 )
 
+GROUP_LAYOUT = DiagramLayout(
+    title="The group machine",
+    width=860,
+    height=475,
+    places={
+        "Empty": StateBox(110, 85, BoxKind.Absent, "no members"),
+        "PreparingRebalance": StateBox(400, 85, BoxKind.Down, "members join"),
+        "CompletingRebalance": StateBox(690, 85, BoxKind.Absent, "the leader assigns"),
+        "Stable": StateBox(690, 245, BoxKind.Serving, "assignments are known"),
+        "Dead": StateBox(400, 415, BoxKind.Deleting, "deleted, or elsewhere"),
+    },
+    bends={},
+)
+
 DIAGRAMS: Mapping[str, tuple[CompiledMachine[Any], DiagramLayout]] = {
     "partition-machine.svg": (PARTITION, PARTITION_LAYOUT),
     "replica-machine.svg": (REPLICA, REPLICA_LAYOUT),
     "reassignment-machine.svg": (REASSIGNMENT, REASSIGNMENT_LAYOUT),
+    "group-machine.svg": (GROUP, GROUP_LAYOUT),
 }
 
 

@@ -32,8 +32,8 @@ DECLARATION = Machine(
     states=GroupState,
     initial=Empty,
     auto_transitions=False,
-    # Each trigger has its target's name. PreparingRebalance to Empty: nobody has joined by the end of the rebalance
-    # timeout, and nobody is left.
+    # Each trigger has its target's name. PreparingRebalance to Empty: no member has joined by the end of the rebalance
+    # timeout, and none is left.
     transitions=[
         {"trigger": "Empty", "source": PreparingRebalance, "dest": Empty},
         {

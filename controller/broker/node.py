@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -156,11 +157,10 @@ class Node:
             metadata_bodies=metadata_bodies,
             off_loop=off_loop,
             drive=drive,
-            new_id=lambda: str(UUID(int=rng.getrandbits(128), version=4)),
+            new_id=partial(_random_id, rng),
         )
         self.log_maintenance: LogMaintenance | None = None
-        if self.broker.data is not None:
-            data = self.broker.data
+        if (data := self.broker.data) is not None:
             self.log_maintenance = LogMaintenance(
                 settings, data.logs, self.broker.replicas, clock, trace, on_all_offline, data.logs_changed
             )
@@ -245,6 +245,10 @@ class Node:
             return None
         self._trace.emit(SessionEnded(session))
         return SessionExpired(session) if state is SessionState.EXPIRED else None
+
+
+def _random_id(rng: RandomSource) -> str:
+    return str(UUID(int=rng.getrandbits(128), version=4))
 
 
 def controller_settings(settings: BrokerSettings) -> ControllerSettings:

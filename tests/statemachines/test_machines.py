@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from transitions import Machine, MachineError
 
-from statemachines import partition, reassignment, replica
+from statemachines import group, partition, reassignment, replica
+from statemachines.group import GROUP
 from statemachines.machine import CompiledMachine, InvalidTransition, compile_machine
 from statemachines.partition import PARTITION, PartitionState
 from statemachines.reassignment import REASSIGNMENT
@@ -24,6 +25,7 @@ MACHINES: list[tuple[CompiledMachine[Any], Machine]] = [
     (PARTITION, partition.DECLARATION),
     (REPLICA, replica.DECLARATION),
     (REASSIGNMENT, reassignment.DECLARATION),
+    (GROUP, group.DECLARATION),
 ]
 EACH_MACHINE = pytest.mark.parametrize(("compiled", "declaration"), MACHINES, ids=lambda one: getattr(one, "name", ""))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.broker.groups.group import CONSUMER_PROTOCOL, Group, Member, TopicPartition
+from controller.broker.groups.group import CONSUMER_PROTOCOL, ConsumerGroup, GroupMember, TopicPartition
 from controller.broker.groups.offsets_topic import CommittedOffset
 from controller.broker.groups.store import GroupStore
 from controller.broker.request_context import Steps
@@ -42,7 +42,7 @@ Errors = Mapping[TopicPartition, ErrorCode]
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class JoiningClient:
     """Who sent a request. `new_member_id`: of a member that is not static, a JoinGroup without a member id is answered
     with one to join with (KIP-394)."""
 
@@ -81,7 +81,9 @@ class GroupCoordinator:
 
     # Joining.
 
-    def join(self, request: JoinGroupRequest, client: Client, answer: Callable[[JoinGroupResponse], None]) -> None:
+    def join(
+        self, request: JoinGroupRequest, client: JoiningClient, answer: Callable[[JoinGroupResponse], None]
+    ) -> None:
         member_id = request.member_id
         error = self._store.refusal(request.group_id)
         if error is not None:
@@ -110,7 +112,7 @@ class GroupCoordinator:
             self._join_known(group, request, client, answer)
         self._end_join_if_all_are_there(group)
 
-    def _has_place(self, group: Group, member_id: str) -> bool:
+    def _has_place(self, group: ConsumerGroup, member_id: str) -> bool:
         most = self._settings.group_max_size
         if group.state is PreparingRebalance:
             member = group.members.get(member_id)
@@ -120,7 +122,11 @@ class GroupCoordinator:
         return True
 
     def _join_unknown(
-        self, group: Group, request: JoinGroupRequest, client: Client, answer: Callable[[JoinGroupResponse], None]
+        self,
+        group: ConsumerGroup,
+        request: JoinGroupRequest,
+        client: JoiningClient,
+        answer: Callable[[JoinGroupResponse], None],
     ) -> None:
         protocols = _protocols(request)
         instance_id = request.group_instance_id
@@ -139,7 +145,11 @@ class GroupCoordinator:
             self._add(group, member_id, request, client, answer)
 
     def _join_known(
-        self, group: Group, request: JoinGroupRequest, client: Client, answer: Callable[[JoinGroupResponse], None]
+        self,
+        group: ConsumerGroup,
+        request: JoinGroupRequest,
+        client: JoiningClient,
+        answer: Callable[[JoinGroupResponse], None],
     ) -> None:
         member_id, instance_id, protocols = request.member_id, request.group_instance_id, _protocols(request)
         if not group.accepts(request.protocol_type, protocols):
@@ -168,7 +178,7 @@ class GroupCoordinator:
             group.await_join(member, answer)
             self._rebalance(group, f"member {member_id} joins again")
 
-    def _joined(self, group: Group, member: Member, *, with_members: bool) -> JoinGroupResponse:
+    def _joined(self, group: ConsumerGroup, member: GroupMember, *, with_members: bool) -> JoinGroupResponse:
         return JoinGroupResponse(
             ErrorCode.NONE,
             group.generation,
@@ -181,16 +191,16 @@ class GroupCoordinator:
 
     def _add(
         self,
-        group: Group,
+        group: ConsumerGroup,
         member_id: str,
         request: JoinGroupRequest,
-        client: Client,
+        client: JoiningClient,
         answer: Callable[[JoinGroupResponse], None],
     ) -> None:
         rebalance_timeout_ms = request.rebalance_timeout_ms
         if rebalance_timeout_ms < 0:
             rebalance_timeout_ms = request.session_timeout_ms
-        member = Member(
+        member = GroupMember(
             member_id,
             request.group_instance_id,
             client.id,
@@ -212,7 +222,7 @@ class GroupCoordinator:
 
     def _rejoin_static(
         self,
-        group: Group,
+        group: ConsumerGroup,
         member_id: str,
         instance_id: str,
         protocols: tuple[tuple[str, bytes], ...],
@@ -258,7 +268,7 @@ class GroupCoordinator:
 
     # A rebalance.
 
-    def _rebalance(self, group: Group, reason: str) -> None:
+    def _rebalance(self, group: ConsumerGroup, reason: str) -> None:
         """Ask all members to join the next generation, unless that is under way."""
         if not group.can_rebalance:
             return
@@ -277,12 +287,12 @@ class GroupCoordinator:
         self._wait_for_joins(group, delay_ms)
         self._end_join_if_all_are_there(group)
 
-    def _wait_for_joins(self, group: Group, delay_ms: int) -> None:
+    def _wait_for_joins(self, group: ConsumerGroup, delay_ms: int) -> None:
         if group.joining is not None:
             group.joining.cancel()
         group.joining = self._clock.call_later(delay_ms, lambda: self._join_wait_over(group))
 
-    def _join_wait_over(self, group: Group) -> None:
+    def _join_wait_over(self, group: ConsumerGroup) -> None:
         group.joining = None
         if group.state is not PreparingRebalance:
             return
@@ -294,11 +304,11 @@ class GroupCoordinator:
             return
         self._end_join(group)
 
-    def _end_join_if_all_are_there(self, group: Group) -> None:
+    def _end_join_if_all_are_there(self, group: ConsumerGroup) -> None:
         if group.state is PreparingRebalance and not group.is_first_wait and group.has_all_joined():
             self._end_join(group)
 
-    def _end_join(self, group: Group) -> None:
+    def _end_join(self, group: ConsumerGroup) -> None:
         """Begin the next generation with the members that have joined."""
         if group.joining is not None:
             group.joining.cancel()
@@ -328,7 +338,7 @@ class GroupCoordinator:
             group.rebalance_timeout_ms, lambda: self._sync_wait_over(group, generation)
         )
 
-    def _noted(self, group: Group, error: ErrorCode) -> None:
+    def _noted(self, group: ConsumerGroup, error: ErrorCode) -> None:
         if error is not ErrorCode.NONE:
             self._note("warning", f"group {group.id}: that it is empty could not be written: {error.name}")
 
@@ -373,7 +383,7 @@ class GroupCoordinator:
             if group.leader == member_id:
                 self._assign(group, assignments)
 
-    def _assign(self, group: Group, given: Mapping[str, bytes]) -> None:
+    def _assign(self, group: ConsumerGroup, given: Mapping[str, bytes]) -> None:
         assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
         generation = group.generation
 
@@ -392,7 +402,7 @@ class GroupCoordinator:
 
         self._store.store_group(group, assignments, stored)
 
-    def _propagate(self, group: Group, error: ErrorCode) -> None:
+    def _propagate(self, group: ConsumerGroup, error: ErrorCode) -> None:
         """Answer the members that wait for their assignments; each has its whole session timeout again."""
         for member in tuple(group.members.values()):
             if error is not ErrorCode.NONE:
@@ -401,18 +411,18 @@ class GroupCoordinator:
                 _answer_sync(member, _assignment_of(group, member) if error is ErrorCode.NONE else sync_error(error))
                 self._expect(group, member, member.session_timeout_ms)
 
-    def _synced(self, group: Group, member_id: str) -> None:
+    def _synced(self, group: ConsumerGroup, member_id: str) -> None:
         group.unsynced.pop(member_id, None)
         if not group.unsynced:
             self._end_sync_wait(group)
 
-    def _end_sync_wait(self, group: Group) -> None:
+    def _end_sync_wait(self, group: ConsumerGroup) -> None:
         group.unsynced.clear()
         if group.syncing is not None:
             group.syncing.cancel()
             group.syncing = None
 
-    def _sync_wait_over(self, group: Group, generation: int) -> None:
+    def _sync_wait_over(self, group: ConsumerGroup, generation: int) -> None:
         """Remove the members that have joined the generation and not asked for their assignments."""
         group.syncing = None
         if group.generation != generation or group.state not in (CompletingRebalance, Stable) or not group.unsynced:
@@ -450,7 +460,7 @@ class GroupCoordinator:
             LeftMember(one.member_id, one.group_instance_id, self._leave(group, one)) for one in members
         ]
 
-    def _leave(self, group: Group | None, leaving: LeavingMember) -> ErrorCode:
+    def _leave(self, group: ConsumerGroup | None, leaving: LeavingMember) -> ErrorCode:
         member_id, instance_id = leaving.member_id, leaving.group_instance_id
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -466,13 +476,13 @@ class GroupCoordinator:
         self._remove_and_rebalance(group, member, f"member {member.id} leaves")
         return ErrorCode.NONE
 
-    def _expect(self, group: Group, member: Member, timeout_ms: int) -> None:
+    def _expect(self, group: ConsumerGroup, member: GroupMember, timeout_ms: int) -> None:
         """The member is expected to be heard from within `timeout_ms`."""
         if member.session is not None:
             member.session.cancel()
         member.session = self._clock.call_later(timeout_ms, lambda: self._silent(group, member))
 
-    def _silent(self, group: Group, member: Member) -> None:
+    def _silent(self, group: ConsumerGroup, member: GroupMember) -> None:
         member.session = None
         if group.state is Dead or group.members.get(member.id) is not member:
             return
@@ -480,18 +490,18 @@ class GroupCoordinator:
             return  # its session goes on when it is answered
         self._remove_and_rebalance(group, member, f"member {member.id} was not heard from")
 
-    def _pending_expired(self, group: Group, member_id: str) -> None:
+    def _pending_expired(self, group: ConsumerGroup, member_id: str) -> None:
         if group.pending.pop(member_id, None) is not None:
             self._end_join_if_all_are_there(group)
 
-    def _remove(self, group: Group, member_id: str) -> None:
+    def _remove(self, group: ConsumerGroup, member_id: str) -> None:
         member = group.members.get(member_id)
         if member is not None:
             group.answer_join(member, join_error(NO_MEMBER, ErrorCode.UNKNOWN_MEMBER_ID))
             _answer_sync(member, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
             group.remove(member_id)
 
-    def _remove_and_rebalance(self, group: Group, member: Member, reason: str) -> None:
+    def _remove_and_rebalance(self, group: ConsumerGroup, member: GroupMember, reason: str) -> None:
         self._remove(group, member.id)
         if group.state in (Stable, CompletingRebalance):
             self._rebalance(group, reason)
@@ -524,7 +534,7 @@ class GroupCoordinator:
             yield from self._store.store_offsets(group, offsets, answer)
 
     def _commit_refusal(
-        self, group: Group, member_id: str, instance_id: str | None, generation: int
+        self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode | None:
         if group.is_fenced(member_id, instance_id):
             return ErrorCode.FENCED_INSTANCE_ID
@@ -592,12 +602,12 @@ class GroupCoordinator:
 
     # Administration.
 
-    def groups(self) -> tuple[ErrorCode, list[Group]]:
+    def groups(self) -> tuple[ErrorCode, list[ConsumerGroup]]:
         """All groups that are coordinated here. The error says that some are being loaded."""
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._store.is_loading else ErrorCode.NONE
         return error, self._store.groups()
 
-    def group(self, group_id: str) -> tuple[ErrorCode, Group | None]:
+    def group(self, group_id: str) -> tuple[ErrorCode, ConsumerGroup | None]:
         """None without an error: there is no such group."""
         error = self._store.refusal(group_id, may_be_empty=True)
         return (error, None) if error is not None else (ErrorCode.NONE, self._store.group(group_id))
@@ -616,13 +626,13 @@ class GroupCoordinator:
 
     # This broker becomes the coordinator of groups, or ceases to be.
 
-    def _loaded(self, group: Group) -> None:
+    def _loaded(self, group: ConsumerGroup) -> None:
         for member in group.members.values():
             self._expect(group, member, member.session_timeout_ms)
         if len(group.members) > self._settings.group_max_size:
             self._rebalance(group, "it has more members than group.max.size")
 
-    def _unloaded(self, group: Group) -> None:
+    def _unloaded(self, group: ConsumerGroup) -> None:
         group.move(Dead, self._clock.wall_ms())
         for timer in (group.joining, group.syncing, *group.pending.values()):
             if timer is not None:
@@ -639,11 +649,11 @@ def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
     return tuple((one.name, joined([one.metadata])) for one in request.protocols)
 
 
-def _assignment_of(group: Group, member: Member) -> SyncGroupResponse:
+def _assignment_of(group: ConsumerGroup, member: GroupMember) -> SyncGroupResponse:
     return SyncGroupResponse(ErrorCode.NONE, member.assignment, group.protocol_type, group.protocol)
 
 
-def _answer_sync(member: Member, response: SyncGroupResponse) -> None:
+def _answer_sync(member: GroupMember, response: SyncGroupResponse) -> None:
     answer, member.sync = member.sync, None
     if answer is not None:
         answer(response)

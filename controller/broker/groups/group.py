@@ -28,7 +28,7 @@ TopicPartition = tuple[str, int]
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class GroupMember:
     """`protocols`: name and metadata of each way to assign, the preferred one first. `join`, `sync`: how to answer the
     request that waits, if one does. `session`: expires the member unless it is heard from."""
 
@@ -59,7 +59,7 @@ class Member:
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class ConsumerGroup:
     """`protocol_type` and `protocol` are None as long as no member has joined."""
 
     id: str
@@ -70,7 +70,7 @@ class Group:
     protocol: str | None = None
     generation: int = 0
     leader: str | None = None
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, GroupMember] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
     """Member ids by group.instance.id."""
     pending: dict[str, Timer] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Group:
     grace_ms: int = 0
     """Of a group that was empty: how much longer it may wait for more members. 0 in a later rebalance."""
     is_first_wait: bool = False
-    """It was empty, and waits for a first time whoever has joined (group.initial.rebalance.delay.ms)."""
+    """It was empty, and waits for the first time (group.initial.rebalance.delay.ms)."""
     has_new_member: bool = False
     """A member has joined during that wait."""
     _supported: Counter[str] = field(default_factory=Counter)
@@ -104,7 +104,7 @@ class Group:
 
     # Members.
 
-    def add(self, member: Member, protocol_type: str) -> None:
+    def add(self, member: GroupMember, protocol_type: str) -> None:
         if not self.members:
             self.protocol_type = protocol_type
         if self.leader is None:
@@ -115,18 +115,18 @@ class Group:
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.id
 
-    def set_protocols(self, member: Member, protocols: tuple[tuple[str, bytes], ...]) -> None:
+    def set_protocols(self, member: GroupMember, protocols: tuple[tuple[str, bytes], ...]) -> None:
         self._supported.subtract(name for name, _ in member.protocols)
         self._supported.update(name for name, _ in protocols)
         member.protocols = protocols
 
-    def await_join(self, member: Member, answer: Callable[[JoinGroupResponse], None] | None) -> None:
+    def await_join(self, member: GroupMember, answer: Callable[[JoinGroupResponse], None] | None) -> None:
         """The member's JoinGroup waits for its answer from now on. An earlier one of it is never answered, as its
         client has given it up."""
         self._joined += (answer is not None) - (member.join is not None)
         member.join = answer
 
-    def answer_join(self, member: Member, response: JoinGroupResponse) -> None:
+    def answer_join(self, member: GroupMember, response: JoinGroupResponse) -> None:
         """Answer the member's JoinGroup, if one waits."""
         answer = member.join
         self.await_join(member, None)
@@ -150,7 +150,7 @@ class Group:
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
 
-    def replace(self, old_id: str, new_id: str, instance_id: str) -> Member:
+    def replace(self, old_id: str, new_id: str, instance_id: str) -> GroupMember:
         """A static member has come back, under another member id."""
         member = self.members.pop(old_id)
         member.id = new_id
@@ -169,7 +169,7 @@ class Group:
     def rebalance_timeout_ms(self) -> int:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    def unjoined(self) -> list[Member]:
+    def unjoined(self) -> list[GroupMember]:
         """The members that have not asked to join the next generation."""
         return [member for member in self.members.values() if member.join is None]
 
@@ -270,7 +270,7 @@ class Group:
         )
 
     @classmethod
-    def of_record(cls, group_id: str, value: GroupMetadataValue) -> Group:
+    def of_record(cls, group_id: str, value: GroupMetadataValue) -> ConsumerGroup:
         group = cls(
             group_id,
             Stable if value.members else Empty,
@@ -282,7 +282,7 @@ class Group:
         )
         for one in value.members:
             timeout_ms = one.rebalance_timeout_ms if one.rebalance_timeout_ms >= 0 else one.session_timeout_ms
-            member = Member(
+            member = GroupMember(
                 one.member_id,
                 one.group_instance_id,
                 one.client_id,

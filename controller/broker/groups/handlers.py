@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from controller.broker.groups.coordinator import Client, Errors, GroupCoordinator, join_error
-from controller.broker.groups.group import Group, TopicPartition
+from controller.broker.groups.coordinator import Errors, GroupCoordinator, JoiningClient, join_error
+from controller.broker.groups.group import ConsumerGroup, TopicPartition
 from controller.broker.groups.offsets_topic import OFFSETS_TOPIC, CommittedOffset
 from controller.broker.groups.store import GroupStore
 from controller.broker.metadata import MetadataCache
@@ -175,7 +175,9 @@ class GroupHandlers:
         if len(names) > PROTOCOLS_MAX or len(names) < len(request.protocols):
             answer(join_error(request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
             return
-        client = Client(exchange.header.client_id or "", "", new_member_id=version >= _VERSION_WITH_KNOWN_MEMBER_IDS)
+        client = JoiningClient(
+            exchange.header.client_id or "", "", new_member_id=version >= _VERSION_WITH_KNOWN_MEMBER_IDS
+        )
         self._coordinator.join(request, client, answer)
 
     def _sync(self, exchange: RequestContext, request: SyncGroupRequest) -> Steps:
@@ -336,7 +338,7 @@ def _committed(request: OffsetCommitRequest, errors: Errors) -> OffsetCommitResp
     )
 
 
-def _members(group: Group) -> list[DescribedGroupMember]:
+def _members(group: ConsumerGroup) -> list[DescribedGroupMember]:
     """Metadata and assignments in a stable group alone, as of Kafka."""
     stable = group.state is Stable and group.protocol is not None
     return [

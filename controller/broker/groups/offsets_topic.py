@@ -36,7 +36,7 @@ class UnknownRecord(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """`appended_at`: the offset of the batch that holds it, by which later commits are told from earlier ones.
+    """`appended_at`: the offset of the batch that holds it, by which later commits are distinguished from earlier ones.
     `expires_ms` is of clients of Kafka 0.8 alone: -1 in all others. Times are milliseconds since 1970."""
 
     offset: int

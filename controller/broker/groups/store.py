@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from controller.broker.groups.group import Group, TopicPartition
+from controller.broker.groups.group import ConsumerGroup, TopicPartition
 from controller.broker.groups.offsets_topic import (
     GROUP_VERSION,
     OFFSETS_TOPIC,
@@ -69,7 +69,7 @@ class CoordinatedPartition:
     """A partition of __consumer_offsets that this broker leads. Until it `is_loaded` its groups are not known."""
 
     index: int
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, ConsumerGroup] = field(default_factory=dict)
     is_loaded: bool = False
 
 
@@ -77,7 +77,7 @@ class CoordinatedPartition:
 class _Loading:
     """What the records read so far say. `open`: offsets of transactions that have not ended, by producer id."""
 
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, ConsumerGroup] = field(default_factory=dict)
     offsets: dict[str, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
     open: dict[int, list[tuple[str, TopicPartition, CommittedOffset | None]]] = field(default_factory=dict)
     damaged: list[str] = field(default_factory=list)
@@ -101,7 +101,7 @@ class _Loading:
             if record.value is None:
                 self.groups.pop(key.group, None)
             else:
-                self.groups[key.group] = Group.of_record(key.group, read_group(record.value))
+                self.groups[key.group] = ConsumerGroup.of_record(key.group, read_group(record.value))
             return
         committed = None if record.value is None else read_offset(record.value, header.base_offset)
         if header.is_transactional:
@@ -137,8 +137,8 @@ class GroupStore:
         self._note = note
         self._partitions: dict[int, CoordinatedPartition] = {}
         self._group_version = 2 if settings.inter_broker_protocol.startswith("2.2") else GROUP_VERSION
-        self.of_loads: list[Callable[[Group], None]] = []
-        self.of_unloads: list[Callable[[Group], None]] = []
+        self.of_loads: list[Callable[[ConsumerGroup], None]] = []
+        self.of_unloads: list[Callable[[ConsumerGroup], None]] = []
 
     # Which groups.
 
@@ -160,20 +160,22 @@ class GroupStore:
     def is_loading(self) -> bool:
         return any(not partition.is_loaded for partition in self._partitions.values())
 
-    def group(self, group_id: str) -> Group | None:
+    def group(self, group_id: str) -> ConsumerGroup | None:
         return self._partitions[self.partition_of(group_id)].groups.get(group_id)
 
-    def add(self, group_id: str) -> Group:
+    def add(self, group_id: str) -> ConsumerGroup:
         """A new group, or the one that there is."""
         groups = self._partitions[self.partition_of(group_id)].groups
-        return groups.setdefault(group_id, Group(group_id, since_ms=self._clock.wall_ms()))
+        return groups.setdefault(group_id, ConsumerGroup(group_id, since_ms=self._clock.wall_ms()))
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[ConsumerGroup]:
         return [group for partition in self._partitions.values() for group in partition.groups.values()]
 
     # Writing.
 
-    def store_group(self, group: Group, assignments: Mapping[str, bytes], then: Callable[[ErrorCode], None]) -> None:
+    def store_group(
+        self, group: ConsumerGroup, assignments: Mapping[str, bytes], then: Callable[[ErrorCode], None]
+    ) -> None:
         """Write a group with its members' assignments. `then`: the error for its members, NONE if it is written."""
         record = (group_key(group.id), group_value(group.recorded(dict(assignments)), self._group_version))
 
@@ -194,7 +196,7 @@ class GroupStore:
 
     def store_offsets(
         self,
-        group: Group,
+        group: ConsumerGroup,
         offsets: Mapping[TopicPartition, CommittedOffset],
         answer: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> Steps:
@@ -231,7 +233,12 @@ class GroupStore:
         self._append_batch(self.partition_of(group.id), batch, ACKS_ALL, appended)
 
     def delete_offsets(
-        self, group: Group, keys: Sequence[TopicPartition], *, with_group: bool = False, keep_group: bool = False
+        self,
+        group: ConsumerGroup,
+        keys: Sequence[TopicPartition],
+        *,
+        with_group: bool = False,
+        keep_group: bool = False,
     ) -> None:
         """Forget these offsets, and the group if it is empty and has none left. Records without a value say so; if they
         are lost, the same follows from what is left when it is read again."""
@@ -329,7 +336,7 @@ class GroupStore:
     def _loaded(self, coordinated: CoordinatedPartition, loading: _Loading) -> None:
         for group_id, offsets in loading.offsets.items():
             if offsets and group_id not in loading.groups:
-                loading.groups[group_id] = Group(group_id, since_ms=self._clock.wall_ms())
+                loading.groups[group_id] = ConsumerGroup(group_id, since_ms=self._clock.wall_ms())
         for group_id, group in loading.groups.items():
             group.offsets = loading.offsets.get(group_id, {})
             coordinated.groups[group_id] = group
