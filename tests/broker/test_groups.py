@@ -11,6 +11,7 @@ from controller.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_of, 
 from controller.protocol.client import ApiVersionsRequest, FindCoordinatorRequest
 from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
+from controller.protocol.framing import joined
 from controller.protocol.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -358,7 +359,7 @@ def test_the_records_are_kafkas(broker: Coordinator) -> None:
     assert group_key[:2] == b"\x00\x02"
     assert isinstance(key, GroupMetadataKey)
     assert (value.generation, value.protocol, value.leader) == (1, "range", member)
-    assert [bytes(one.assignment) for one in value.members] == [member.encode()]
+    assert [joined([one.assignment]) for one in value.members] == [member.encode()]
     assert (offset_key[:2], offset[:2]) == (b"\x00\x01", b"\x00\x03")
     assert read_offset(offset, 1).offset == 5
 
