@@ -424,7 +424,7 @@ def test_nobody_coordinates_transactions_and_the_log_names_each_client_once() ->
     for number in range(NAMED_MAX + 10):
         for _ in range(2):
             answer = broker.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(f"x{number}", 1))
-            assert (answer.error_code, answer.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+            assert (answer.error_code, answer.node_id) == (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)
     notes = broker.trace.notes("warning")
     assert len(notes) == NAMED_MAX
     assert notes[0].endswith("transactional id 'x0'. Transactions are not supported.")

@@ -27,30 +27,13 @@ LIBRARY: Final = "CAMERLENGO_CLIENT_SUITE_LIBRARY"
 SERVER: Final = "CAMERLENGO_CLIENT_SUITE_SERVER"
 RECORD: Final = "CAMERLENGO_CLIENT_SUITE_RECORD"
 """The file that gets a line of JSON for each test that was collected, and one for each that has ended."""
-WITHOUT_GROUPS: Final = "CAMERLENGO_CLIENT_SUITE_WITHOUT_GROUPS"
-"""Set if aiokafka's consumers are made without a group, whatever a test says."""
 
 MISSING: Final = "brokers of this project have no "
-GROUPS: Final = "groups"
 TRANSACTIONS: Final = "transactions"
 SECURITY: Final = "security"
 TRANSACTIONAL_KEY: Final = 1
 """The key type of a FindCoordinator that looks for a transaction's coordinator."""
 
-OF_GROUPS: Final = frozenset(
-    {
-        ApiKey.OFFSET_COMMIT,
-        ApiKey.OFFSET_FETCH,
-        ApiKey.JOIN_GROUP,
-        ApiKey.HEARTBEAT,
-        ApiKey.LEAVE_GROUP,
-        ApiKey.SYNC_GROUP,
-        ApiKey.DESCRIBE_GROUPS,
-        ApiKey.LIST_GROUPS,
-        ApiKey.DELETE_GROUPS,
-        ApiKey.OFFSET_DELETE,
-    }
-)
 OF_TRANSACTIONS: Final = frozenset(
     {
         ApiKey.ADD_PARTITIONS_TO_TXN,
@@ -86,11 +69,9 @@ def needs_of(key: int, key_type: int | None = None, transactional_id: str | None
         transactional_id: of an InitProducerId.
     """
     if key == ApiKey.FIND_COORDINATOR:
-        return TRANSACTIONS if key_type == TRANSACTIONAL_KEY else GROUPS
+        return TRANSACTIONS if key_type == TRANSACTIONAL_KEY else None
     if key in OF_TRANSACTIONS or (key == ApiKey.INIT_PRODUCER_ID and transactional_id is not None):
         return TRANSACTIONS
-    if key in OF_GROUPS:
-        return GROUPS
     return SECURITY if key in OF_SECURITY else None
 
 
@@ -102,8 +83,6 @@ class Run:
         self._needs: set[str] = set()
         self._outcome = "passed"
         self._reason = ""
-        self.group_taken = False
-        """Whether the test that runs wanted a group, and was made to go without."""
 
     def write(self, **line: object) -> None:
         with self._record.open("a") as record:
@@ -130,7 +109,7 @@ class Run:
         raise unittest.SkipTest(MISSING + what)
 
     def begin(self) -> None:
-        self._needs, self._outcome, self._reason, self.group_taken = set(), "passed", "", False
+        self._needs, self._outcome, self._reason = set(), "passed", ""
 
     def saw(self, report: pytest.TestReport) -> None:
         if report.skipped and self._outcome == "passed":
@@ -142,8 +121,6 @@ class Run:
             self._outcome, self._reason = "failed", _reason_of(report)
 
     def end(self, test: str) -> None:
-        if self._outcome == "failed" and self.group_taken:
-            self.needed(GROUPS)
         self.write(test=test, outcome=self._outcome, needs=sorted(self._needs), reason=self._reason)
 
 
@@ -240,29 +217,6 @@ class Aiokafka:
 
         connection: Any = AIOKafkaConnection
         connection.send = _before(connection.send, self._run.asked)
-        if WITHOUT_GROUPS in os.environ:
-            self._leave_groups()
-
-    def _leave_groups(self) -> None:
-        """Make all consumers without a group; without one, nothing is committed that could be sought."""
-        from aiokafka import AIOKafkaConsumer
-
-        run = self._run
-        consumer: Any = AIOKafkaConsumer
-        make, to_committed = consumer.__init__, consumer.seek_to_committed
-
-        @wraps(make)
-        def made(self: Any, *topics: Any, **options: Any) -> None:
-            self.had_group = options.pop("group_id", None) is not None
-            options.pop("group_instance_id", None)
-            run.group_taken |= self.had_group
-            make(self, *topics, **options)
-
-        @wraps(to_committed)
-        async def sought(self: Any, *partitions: Any) -> Any:
-            return {} if self.had_group and not partitions else await to_committed(self, *partitions)
-
-        consumer.__init__, consumer.seek_to_committed = made, sought
 
     def replace(self, conftest: Any) -> None:
         """Let their fixtures name the broker that runs."""

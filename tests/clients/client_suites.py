@@ -2,14 +2,13 @@
 
     python -m tests.clients.client_suites DIR                           # a source directory of either
     python -m tests.clients.client_suites DIR --suite aiokafka -k seek  # those tests alone
-    python -m tests.clients.client_suites DIR --without-groups          # aiokafka's consumers, all without a group
     python -m tests.clients.client_suites DIR --kafka                   # the Kafka 2.8 that KAFKA_HOME names
 
 DIR is an unpacked source directory: kafka-python's distribution has its integration tests, aiokafka's repository alone
 has them. They run with the library that is installed, each file in a process of its own, against one broker: number 0,
 on a ZooKeeper server in Python. Tests of the library alone, without a broker, are left out.
 
-A test is *applicable* if it needs no consumer group, transaction or security (`client_suite_plugin.needs_of`). Prints
+A test is *applicable* if it needs no transaction and no security (`client_suite_plugin.needs_of`). Prints
 each test with its outcome, and a table. The exit status is 1 if fewer than 90% of the applicable tests pass.
 """
 
@@ -35,7 +34,7 @@ from controller.broker.settings import address_text
 from controller.hosts.local_cluster import BrokerChild
 from controller.zookeeper.embedded import LOOPBACK, HeldPorts
 from controller.zookeeper.server.server import ZooKeeperServer
-from tests.clients.client_suite_plugin import GROUPS, LIBRARY, RECORD, SECURITY, SERVER, TRANSACTIONS, WITHOUT_GROUPS
+from tests.clients.client_suite_plugin import LIBRARY, RECORD, SECURITY, SERVER, TRANSACTIONS
 from tests.interop.kafka import START_LIMIT_S, Kafka, KafkaBroker, jars_of
 
 ROOT: Final = Path(__file__).parents[2]
@@ -45,7 +44,7 @@ ONE_TEST_S: Final = 120
 """A test that takes longer has failed. aiokafka's own limit of a test is 120 s."""
 ONE_FILE_S: Final = 3_600
 OUTCOMES: Final = ("passed", "failed", "skipped")
-CLASSES: Final = ("applicable", GROUPS, TRANSACTIONS, SECURITY, "other")
+CLASSES: Final = ("applicable", TRANSACTIONS, SECURITY, "other")
 OTHER: Final = "other"
 """Tests that skip themselves: for another version of Kafka, or without a program."""
 
@@ -114,8 +113,8 @@ class Result:
 
 
 def class_of(outcome: str, needs: Sequence[str]) -> str:
-    """Return what a test is counted under: the first of security, transactions and groups that it needs."""
-    for kind in (SECURITY, TRANSACTIONS, GROUPS):
+    """Return what a test is counted under: the first of security and transactions that it needs."""
+    for kind in (SECURITY, TRANSACTIONS):
         if kind in needs:
             return kind
     return OTHER if outcome == "skipped" else "applicable"
@@ -144,9 +143,7 @@ def broker(settings: Mapping[str, str], folder: Path, kafka: Kafka | None) -> It
             ports.release()
 
 
-def run_file(
-    library: Library, package: Path, path: Path, server: str, select: str | None, further: Mapping[str, str]
-) -> list[Result]:
+def run_file(library: Library, package: Path, path: Path, server: str, select: str | None) -> list[Result]:
     """Run the tests of one file that need a broker."""
     record = package.parent / "record.jsonl"
     record.unlink(missing_ok=True)
@@ -164,7 +161,6 @@ def run_file(
     command += [*library.options, *(["-k", select] if select else []), str(path)]
     environment = {
         **os.environ,
-        **further,
         LIBRARY: library.name,
         SERVER: server,
         RECORD: str(record),
@@ -216,10 +212,9 @@ def run(
     source: Path,
     select: str | None,
     kafka: Kafka | None,
-    further: Mapping[str, str],
     keep: Path | None,
 ) -> list[Result]:
-    """Run a library's tests; print each with its outcome. `further`: environment variables for the plugin."""
+    """Run a library's tests; print each with its outcome."""
     results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="client-suite-") as temporary:
         folder = Path(temporary)
@@ -230,7 +225,7 @@ def run(
             for path in sorted(package.glob(library.files)):
                 if library.word not in path.read_text():
                     continue
-                found = run_file(library, package, path, server, select, further)
+                found = run_file(library, package, path, server, select)
                 for one in found:
                     about = "" if one.outcome == "passed" else f": {one.reason}"
                     print(f"{one.outcome:<8}{one.kind:<13}{one.test}{about}", flush=True)
@@ -258,7 +253,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("source", type=Path, metavar="DIR", help="an unpacked source directory of the library")
     parser.add_argument("--suite", choices=LIBRARIES, help="the library (default: as DIR has it)")
     parser.add_argument("-k", dest="select", metavar="EXPRESSION", help="only these tests, as pytest's -k")
-    parser.add_argument("--without-groups", action="store_true", help="make aiokafka's consumers without a group")
     parser.add_argument("--kafka", action="store_true", help="run against the Kafka 2.8 that KAFKA_HOME names")
     parser.add_argument("--logs", type=Path, metavar="NEWDIR", help="keep the logs of brokers and tests in NEWDIR")
     options = parser.parse_args(arguments)
@@ -268,17 +262,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "kafka-python's (with test/) or aiokafka's (with tests/)" if library is None else library.folder + "/"
         )
         parser.error(f"{options.source}: expected an unpacked source directory, {expected}")
-    if options.without_groups and library.name != "aiokafka":
-        parser.error(f"--without-groups is for aiokafka's tests, got those of {library.name}")
     if options.logs is not None:
         options.logs.mkdir(parents=True)
-    further = {WITHOUT_GROUPS: "yes"} if options.without_groups else {}
     with tempfile.TemporaryDirectory(prefix="kafka-") as folder:
         try:
             kafka = Kafka(jars_of(os.environ.get("KAFKA_HOME")), Path(folder)) if options.kafka else None
         except ValueError as error:
             parser.error(str(error))
-        results = run(library, options.source, options.select, kafka, further, options.logs)
+        results = run(library, options.source, options.select, kafka, options.logs)
     return int(not report(library, results))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from controller.protocol.codec import ApiKey
-from tests.clients.client_suite_plugin import GROUPS, SECURITY, TRANSACTIONS, needs_of
+from tests.clients.client_suite_plugin import SECURITY, TRANSACTIONS, needs_of
 from tests.clients.client_suites import LIBRARIES, class_of, main, report
 from tests.clients.client_suites import Result as SuiteResult
 from tests.programs import needs_programs, program
@@ -99,9 +99,9 @@ def test_without_a_broker():
         (ApiKey.PRODUCE, {}, None),
         (ApiKey.INIT_PRODUCER_ID, {}, None),
         (ApiKey.INIT_PRODUCER_ID, {"transactional_id": "t"}, TRANSACTIONS),
-        (ApiKey.FIND_COORDINATOR, {}, GROUPS),
+        (ApiKey.FIND_COORDINATOR, {}, None),
         (ApiKey.FIND_COORDINATOR, {"key_type": 1}, TRANSACTIONS),
-        (ApiKey.OFFSET_FETCH, {}, GROUPS),
+        (ApiKey.OFFSET_FETCH, {}, None),
         (ApiKey.END_TXN, {}, TRANSACTIONS),
         (ApiKey.DESCRIBE_ACLS, {}, SECURITY),
         (ApiKey.ALTER_REPLICA_LOG_DIRS, {}, None),
@@ -114,7 +114,7 @@ def test_what_a_request_needs(key: ApiKey, options: dict[str, object], expected:
 def test_what_a_test_is_counted_under() -> None:
     assert class_of("passed", []) == class_of("failed", []) == "applicable"
     assert class_of("skipped", []) == "other"
-    assert class_of("failed", [GROUPS, TRANSACTIONS]) == TRANSACTIONS
+    assert class_of("failed", [TRANSACTIONS]) == TRANSACTIONS
     assert class_of("skipped", [SECURITY]) == SECURITY
 
 
@@ -136,7 +136,7 @@ def test_a_suite_is_run_against_a_broker_and_counted(tmp_path: Path, capsys: pyt
     (tmp_path / "tests/conftest.py").write_text(CONFTEST)
     (tmp_path / "tests/test_small.py").write_text(TESTS)
     (tmp_path / "tests/test_other.py").write_text("def test_without_a_broker():\n    assert False\n")
-    assert main([str(tmp_path), "--logs", str(tmp_path / "logs")]) == 1, "one of three applicable tests fails"
+    assert main([str(tmp_path), "--logs", str(tmp_path / "logs")]) == 1, "one of four applicable tests fails"
     lines = capsys.readouterr().out.splitlines()
     found = {
         words[2].rpartition("::")[2].rstrip(":"): (words[0], words[1]) for line in lines if (words := line.split())[2:]
@@ -144,13 +144,13 @@ def test_a_suite_is_run_against_a_broker_and_counted(tmp_path: Path, capsys: pyt
     assert {name: found[name] for name in found if name.startswith("test_")} == {
         "test_writes": ("passed", "applicable"),
         "test_reads": ("passed", "applicable"),
-        "test_reads_in_a_group": ("failed", "groups"),
+        "test_reads_in_a_group": ("passed", "applicable"),
         "test_writes_in_a_transaction": ("failed", "transactions"),
         "test_with_tls": ("skipped", "security"),
         "test_that_fails": ("failed", "applicable"),
         "test_that_skips_itself": ("skipped", "other"),
     }
-    assert "2 of 3 applicable tests passed" in lines
+    assert "3 of 4 applicable tests passed" in lines
     assert {path.name for path in (tmp_path / "logs").iterdir()} == {
         "broker-0.log",
         "test_small.log",
@@ -163,7 +163,6 @@ def test_arguments_that_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     for arguments, message in (
         ([str(tmp_path / "none")], "expected an unpacked source directory"),
         ([str(tmp_path), "--suite", "aiokafka"], "expected an unpacked source directory, tests/"),
-        ([str(tmp_path), "--without-groups"], "--without-groups is for aiokafka's tests"),
     ):
         with pytest.raises(SystemExit) as ended:
             main(arguments)

@@ -176,12 +176,12 @@ def test_members_share_the_partitions_and_take_over_from_who_leaves(cluster: Kaf
     one, two = Member(cluster, "shared"), Member(cluster, "shared")
     try:
         eventually(shared(one, two), "both have partitions")
+        eventually(lambda: set(VALUES) <= {*one.read, *two.read}, "all is read")
         two.stop()
         eventually(shared(one), "the one that is left has all")
     finally:
         one.stop()
         two.stop()
-    assert set(VALUES) <= {*one.read, *two.read}
 
 
 def test_a_group_goes_on_when_its_coordinator_is_killed() -> None:

@@ -1,7 +1,7 @@
 """The requests about consumer groups: from the fields of a request to the coordinator's call, and back.
 
 FindCoordinator names the leader of the group's partition of __consumer_offsets, and has the topic created if there is
-none. There are no transactions: their coordinator is not found, and the log says once for whom.
+none. There are no transactions: who looks for their coordinator is refused, and the log says once whom.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ class CoordinatorFinder:
             exchange.answer(self._of_group(request.key, exchange.listener))
         elif request.key_type == COORDINATOR_OF_TRANSACTION:
             self._name(exchange.header.client_id, request.key)
-            exchange.answer(FindCoordinatorResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, NO_TRANSACTIONS))
+            # With COORDINATOR_NOT_AVAILABLE clients would look for it until their own timeout; this ends them at once.
+            exchange.answer(FindCoordinatorResponse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS))
         else:
             words = f"Key type {request.key_type}: expected 0 or 1."
             exchange.answer(FindCoordinatorResponse(ErrorCode.INVALID_REQUEST, words))
