@@ -46,6 +46,7 @@ LEAVES = frozenset(
         "controller.sync_points",
         "controller.few",
         "controller.lazy_names",
+        "controller.system",
     ]
     + ["controller.backoff", "controller.log"]
     + ["controller.trace", "controller.trace_records"]

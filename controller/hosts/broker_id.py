@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from controller.broker.settings import GENERATED, BadSettings, BrokerSettings
+from controller.system import sync_directory
 from controller.zookeeper.blocking import run, wait
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
@@ -132,8 +133,4 @@ def _write(directory: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)
-    names = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(names)
-    finally:
-        os.close(names)
+    sync_directory(directory)

@@ -40,10 +40,10 @@ AT_ONCE = 1_000
 
 class NetworkThread:
     """Runs from `start` to `stop`. `call` and `run` may be used by any other thread; the loop's own uses asyncio.
-    `loop`: asyncio's default one unless given."""
+    `loop`: a selector loop unless given. Windows' default loop watches no sockets, which servers here need."""
 
     def __init__(self, name: str = "network", loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self.loop = asyncio.new_event_loop() if loop is None else loop
+        self.loop = asyncio.SelectorEventLoop() if loop is None else loop
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self.ident: int | None = None
         """The thread's, once it runs."""

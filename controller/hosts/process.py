@@ -12,7 +12,6 @@ import gc
 import os
 import queue
 import random
-import resource
 import signal
 import socket
 import sys
@@ -40,6 +39,7 @@ from controller.hosts.server import CannotListen, SocketServer, limits_of
 from controller.log import logger
 from controller.storage import AlreadyLocked, DuplicateLogs, OutOfResources
 from controller.storage.disk_files import FileDisk
+from controller.system import descriptor_limit, raise_descriptor_limit
 from controller.trace import Noted
 from controller.zookeeper.blocking import run, wait
 from controller.zookeeper.client import ZooKeeperClient
@@ -175,7 +175,7 @@ class BrokerProcess:
         except (AlreadyLocked, DuplicateLogs, NoLogDirectory) as error:
             raise CouldNotStart(str(error)) from error
         except OutOfResources as shortage:
-            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            limit = descriptor_limit()
             raise CouldNotStart(f"{shortage}; the limit is {limit} file descriptors (ulimit -n)") from shortage
         return logs
 
@@ -324,9 +324,8 @@ def run_broker(
 
 def _use_all_descriptors() -> None:
     """Raises the soft limit of file descriptors to the hard one, as Java's runtime does for Kafka's broker."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        raise_descriptor_limit()
     except (ValueError, OSError) as error:
         logger.warning("the limit of file descriptors stays as it is: {}", error)
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import socket
 import traceback
 from collections import deque
@@ -32,6 +31,7 @@ from controller.hosts.network import TURN_S, LoopScheduler, NetworkThread, Runni
 from controller.protocol.errors import MalformedFrame, ProtocolError
 from controller.protocol.framing import FrameBuffer, Part, RecordRange, framed_parts
 from controller.storage.disk import FileRange
+from controller.system import allow_reuse, descriptor_limit
 from controller.trace import Noted, Trace
 
 SENDFILE_FROM_BYTES = 16 * 1024
@@ -40,6 +40,7 @@ SEND_AT_ONCE_BYTES = 4 * 1024 * 1024
 """The maximum number of bytes of one `send`, so that a client that reads fast does not starve the others."""
 BUFFERS_AT_ONCE = 64
 HAS_SENDFILE = hasattr(os, "sendfile")
+HAS_SENDMSG = hasattr(socket.socket, "sendmsg")
 MORE = getattr(socket, "MSG_MORE", 0)
 """Where the system supports it: data waits for the data that follows, to share a packet."""
 
@@ -101,7 +102,7 @@ class SendQueue:
 
     def _send_memory(self) -> int:
         parts = self._parts
-        if len(parts) == 1:
+        if len(parts) == 1 or not HAS_SENDMSG:
             buffer = parts[0]
             assert isinstance(buffer, memoryview)
             return self._sent(self._socket.send(buffer))
@@ -570,8 +571,8 @@ def limits_of(settings: BrokerSettings) -> ServerLimits:
 
 
 def _usable_descriptors() -> tuple[int, ...]:
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return () if limit == resource.RLIM_INFINITY else (limit - reserved_descriptors(limit),)
+    limit = descriptor_limit()
+    return () if limit is None else (limit - reserved_descriptors(limit),)
 
 
 @dataclass(slots=True)
@@ -789,7 +790,7 @@ def _bound_socket(listener: Listener) -> socket.socket:
         family, host = found[0][0], str(found[0][4][0])
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        allow_reuse(made)
         if family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" and not listener.host else 1)
         made.bind((host, listener.port))

@@ -12,12 +12,9 @@ tens of milliseconds: it writes only the latest content of a file, and retries i
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import fcntl
 import os
 import queue
-import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -27,6 +24,18 @@ from typing import Generic, TypeAlias, TypeVar
 from controller.storage.batches import Bytes
 from controller.storage.disk import is_shortage
 from controller.storage.errors import AlreadyLocked
+from controller.system import (
+    MAY_MOVE_OPEN_FILES,
+    OPEN_FLAGS,
+    append,
+    descriptor_limit,
+    read_at,
+    sync_data,
+    sync_directory,
+    sync_file,
+    sync_file_system,
+    try_lock,
+)
 
 
 class Closing:
@@ -67,7 +76,7 @@ _NO_MORE = -1
 
 
 _numbers = count()
-_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+_FLAGS = os.O_RDWR | os.O_APPEND | OPEN_FLAGS
 
 
 class OpenFile:
@@ -82,24 +91,24 @@ class OpenFile:
         self._fd = os.open(path, _FLAGS | (os.O_CREAT if create else 0), 0o644)
 
     def append(self, data: Bytes) -> None:
-        written = os.write(self._fd, data)
+        written = append(self._fd, data)
         if written < len(data):
             size = self.size() - written
             try:
                 with memoryview(data) as rest:
                     while written < len(data):
-                        written += os.write(self._fd, rest[written:])
+                        written += append(self._fd, rest[written:])
             except OSError:
                 os.ftruncate(self._fd, size)  # the caller may go on, and what is appended next begins here
                 raise
 
     def read_at(self, position: int, length: int) -> bytes:
-        data = os.pread(self._fd, length, position)
+        data = read_at(self._fd, length, position)
         if len(data) == length or not data:
             return data
         parts = [data]
         got = len(data)
-        while got < length and (data := os.pread(self._fd, length - got, position + got)):
+        while got < length and (data := read_at(self._fd, length - got, position + got)):
             parts.append(data)
             got += len(data)
         return b"".join(parts)
@@ -111,7 +120,7 @@ class OpenFile:
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
-        os.fdatasync(self._fd)
+        sync_data(self._fd)
 
     def fileno(self) -> int:
         return self._fd
@@ -177,7 +186,7 @@ class Descriptors:
 
     @property
     def may_hold(self) -> bool:
-        return len(self._live) - len(self._open) < self._held_max
+        return MAY_MOVE_OPEN_FILES and len(self._live) - len(self._open) < self._held_max
 
     def find(self, number: int) -> OpenFile | None:
         found = self._open.get(number)
@@ -203,6 +212,13 @@ class Descriptors:
 
     def forget(self, number: int) -> OpenFile | None:
         return self._open.pop(number, None)
+
+    def close_below(self, path: str) -> None:
+        """Close a file, or the files in a directory, before the path is moved: see `MAY_MOVE_OPEN_FILES`."""
+        for number, opened in list(self._open.items()):
+            if opened.path == path or opened.path.startswith(path + "/"):
+                self.forget(number)
+                opened.close()
 
     def _shrink(self, most: int) -> None:
         while len(self._open) > most:
@@ -358,8 +374,8 @@ class Later(Generic[Content]):
 
 
 SYNC_TOGETHER_FROM = 8
-"""Directories from which on their whole file system is synced, where the system has a call for that."""
-_syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+"""Directories from which on their whole file system is synced, where the system can: each sync by itself waits for the
+journal."""
 
 
 class _HeldLock:
@@ -375,11 +391,13 @@ class _HeldLock:
 OPEN_FILES_SHARE = 6
 """The default share of the process's descriptors, one in so many, for log files that no connection sends from."""
 OPEN_FILES_MIN = 16
+OPEN_FILES_UNLIMITED = 1 << 16 if MAY_MOVE_OPEN_FILES else 1 << 11
+"""Without a limit. Windows has none; its C runtime opens 8,192 files."""
 
 
 def open_files_default() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(soft // OPEN_FILES_SHARE, OPEN_FILES_MIN) if soft != resource.RLIM_INFINITY else 1 << 16
+    limit = descriptor_limit()
+    return OPEN_FILES_UNLIMITED if limit is None else max(limit // OPEN_FILES_SHARE, OPEN_FILES_MIN)
 
 
 class FileDisk:
@@ -434,24 +452,34 @@ class FileDisk:
             file.write(data)
             file.flush()
             if durable:
-                os.fdatasync(file.fileno())
-        os.replace(beside, path)
+                sync_data(file.fileno())
+        self.rename(beside, path)
         if durable:
             self.sync_names(os.path.dirname(path))
 
     def rename(self, path: str, new_path: str) -> None:
-        os.rename(path, new_path)
+        if not MAY_MOVE_OPEN_FILES:
+            self.descriptors.close_below(path)
+            self.descriptors.close_below(new_path)
+        os.replace(path, new_path)
 
     def remove(self, path: str) -> None:
         self._derived.settle(path)
         try:
             if os.path.isdir(path):
                 os.rmdir(path)
-                return
-            # Kept open until its name is removed, so that the last close frees the blocks, and not the unlink.
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            elif MAY_MOVE_OPEN_FILES:
+                self._remove_file(path)
+            else:
+                self.descriptors.close_below(path)
+                os.unlink(path)
         except FileNotFoundError:
             return
+
+    def _remove_file(self, path: str) -> None:
+        try:
+            # Kept open until its name is removed, so that the last close frees the blocks, and not the unlink.
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | OPEN_FLAGS)
         except OSError as error:
             if not is_shortage(error) and error.errno != errno.ELOOP:
                 raise
@@ -474,40 +502,27 @@ class FileDisk:
         os.makedirs(path, exist_ok=True)
 
     def sync_names(self, directory: str) -> None:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_directory(directory)
 
     def sync_all(self, directories: Sequence[str]) -> None:
-        if len(directories) >= SYNC_TOGETHER_FROM and _syncfs is not None:
-            # All of the file system at once: each sync by itself waits for the journal.
-            fd = os.open(directories[0], os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                if _syncfs(fd):
-                    number = ctypes.get_errno()
-                    raise OSError(number, os.strerror(number), directories[0])
-            finally:
-                os.close(fd)
+        if len(directories) >= SYNC_TOGETHER_FROM and sync_file_system(directories[0]):
             return
         for directory in directories:
             for name in os.listdir(directory):
-                fd = os.open(f"{directory}/{name}", os.O_RDONLY)
-                try:
-                    os.fdatasync(fd)
-                finally:
-                    os.close(fd)
+                sync_file(f"{directory}/{name}")
             self.sync_names(directory)
 
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def lock(self, path: str) -> _HeldLock:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | OPEN_FLAGS, 0o644)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            locked = try_lock(fd)
+        except OSError:
             os.close(fd)
-            raise AlreadyLocked(f"{path}: another process has this log directory") from None
+            raise
+        if not locked:
+            os.close(fd)
+            raise AlreadyLocked(f"{path}: another process has this log directory")
         return _HeldLock(fd)

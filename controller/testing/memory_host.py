@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import random
-import socket
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -25,6 +24,7 @@ from controller.testing.clock import ClusterThread
 from controller.testing.disks import InProcessDisk, directory_disk, stop_disk
 from controller.testing.host import ABILITIES, ClusterHost, ClusterOptions, KnownPartition, Target, UnansweredCall
 from controller.testing.incarnation import BROKERS, CLIENTS, Incarnation, Shared
+from controller.testing.ports import HOST, ReservedPort
 from controller.testing.links import Links
 from controller.testing.request_faults import RequestFault, RequestFaults
 from controller.trace import FaultInjected, Noted, TraceEvent
@@ -35,7 +35,6 @@ from controller.zookeeper.memory.server import InMemoryZooKeeper
 
 T = TypeVar("T")
 
-HOST = "127.0.0.1"
 MEMORY_LOG_DIR = "/kafka"
 CREATE_TOPICS_VERSION = 5
 FOREIGN_S = 0.02
@@ -45,7 +44,7 @@ FOREIGN_S = 0.02
 class _Broker:
     """What outlives the incarnations of one broker."""
 
-    def __init__(self, disk: Disk, reserved: socket.socket) -> None:
+    def __init__(self, disk: Disk, reserved: ReservedPort) -> None:
         self.disk = disk
         self.reserved = reserved
         self.incarnation: Incarnation | None = None
@@ -53,7 +52,7 @@ class _Broker:
 
     @property
     def port(self) -> int:
-        return int(self.reserved.getsockname()[1])
+        return self.reserved.number
 
 
 class MemoryHost(ClusterHost):
@@ -89,7 +88,7 @@ class MemoryHost(ClusterHost):
         network.loop.set_exception_handler(self._on_unhandled_exception)
         network.start()
         for broker in range(1, self.options.brokers + 1):
-            self._brokers[broker] = _Broker(self._new_disk(broker), _reserved_port())
+            self._brokers[broker] = _Broker(self._new_disk(broker), ReservedPort())
         self.call(self._begin_all)
 
     def _begin_all(self) -> None:
@@ -344,8 +343,15 @@ class MemoryHost(ClusterHost):
 
     def _begin(self, broker: int) -> None:
         state = self._brokers[broker]
-        state.incarnation = Incarnation(self._shared, self._settings_of(broker), state.disk)
-        state.incarnation.start()
+        settings = self._settings_of(broker)
+        state.reserved.lend()
+        try:
+            incarnation = Incarnation(self._shared, settings, state.disk)
+        except BaseException:
+            state.reserved.keep()
+            raise
+        state.incarnation = incarnation
+        incarnation.start()
 
     def _end(self, broker: int, *, expire: bool = False) -> None:
         state = self._brokers[broker]
@@ -354,6 +360,7 @@ class MemoryHost(ClusterHost):
         if incarnation is None:
             return
         session = incarnation.kill()
+        state.reserved.keep()
         if isinstance(state.disk, InProcessDisk):
             state.disk.process_ended()
         if expire and session in self._zookeeper.sessions():
@@ -413,15 +420,6 @@ class MemoryHost(ClusterHost):
             "log.dirs": MEMORY_LOG_DIR if options.directory is None else str(options.directory / f"broker-{broker}"),
         }
         return parse_settings({**own, **options.settings_beside(own)})
-
-
-def _reserved_port() -> socket.socket:
-    """A socket that keeps a port for all incarnations of a broker: bound and not listening, so that clients are refused
-    while the broker is down, and no other program gets the port."""
-    reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    reserved.bind((HOST, 0))
-    return reserved
 
 
 def _read(part: Part) -> bytes:

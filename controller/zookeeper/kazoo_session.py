@@ -258,6 +258,8 @@ class NoCallbackThreads(SequentialThreadingHandler):  # type: ignore[misc]
 
     def select(self, readable: Any, writable: Any, _: Any, timeout: float | None = None) -> Any:
         """As select.select. kazoo makes an epoll, fills it and closes it for each wait; a poll is one system call."""
+        if not hasattr(select, "poll"):  # Windows
+            return super().select(readable, writable, [], timeout)
         poll = select.poll()
         for events, sources in ((select.POLLIN, readable), (select.POLLOUT, writable)):
             for source in sources:

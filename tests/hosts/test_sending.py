@@ -82,6 +82,7 @@ def test_every_byte_goes_out_once_and_in_order(
     seed: int,
 ) -> None:
     monkeypatch.setattr("controller.hosts.server.HAS_SENDFILE", has_sendfile)
+    monkeypatch.setattr("controller.hosts.server.HAS_SENDMSG", has_sendfile)
     monkeypatch.setattr("controller.hosts.server.SEND_AT_ONCE_BYTES", 100_000)
     near, far = pair
     outgoing = SendQueue(near)
