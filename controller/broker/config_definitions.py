@@ -5,8 +5,9 @@ they are for. Pure; what a topic's are is `controller.core.topic_settings`'.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+import msgspec
 
 from controller.broker.settings import DEFAULT_TEXTS
 from controller.core.topic_settings import BROKER_ALONE, BY_BROKER_NAME, THROTTLE_RATES
@@ -20,8 +21,7 @@ from controller.protocol.admin import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerSetting:
+class BrokerSetting(msgspec.Struct, frozen=True):
     """`default` None: it follows from other settings, or may be missing. `dynamic`: it may be altered while the broker
     runs. `kind`: a CONFIG_TYPE_ number."""
 

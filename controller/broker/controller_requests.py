@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from controller.broker.metadata import (
@@ -116,8 +116,7 @@ TOO_LATE = "The topic's leaders were not known to this broker in time; it may ha
 R = TypeVar("R", CreatableTopicResult, CreatePartitionsTopicResult)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked(Generic[R]):
+class _Asked(msgspec.Struct, Generic[R], frozen=True):
     """One request under way. `partitions_of`: how many partitions a topic that was created must show."""
 
     topics: tuple[str, ...]
@@ -130,8 +129,7 @@ class _Asked(Generic[R]):
     answer: Callable[[tuple[R, ...]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class CreationLimits:
+class CreationLimits(msgspec.Struct, frozen=True):
     """Partitions that one topic may have, and that one request may create. `default`: of a topic whose creator does
     not say."""
 

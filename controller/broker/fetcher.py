@@ -12,9 +12,10 @@ import math
 import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, TypeVar
+
+import msgspec
 
 from controller.backoff import backoff_ms
 from controller.broker.fetcher_state import (
@@ -145,8 +146,7 @@ PASSING_FIRST_MS = 10.0
 """How long the first wait is for a leader that does not know yet; each next one is twice as long."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetcherTools:
+class FetcherTools(msgspec.Struct, frozen=True):
     """What all fetchers of a broker share."""
 
     settings: BrokerSettings

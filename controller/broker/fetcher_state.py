@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
+
+import msgspec
 
 from controller.broker.partition import Partition
 from controller.broker.settings import BrokerSettings
@@ -51,8 +52,7 @@ Key: TypeAlias = tuple[str, int]
 """Topic and partition."""
 
 
-@dataclass(slots=True, eq=False)
-class FetchedPartition:
+class FetchedPartition(msgspec.Struct, eq=False):
     """One for each LeaderAndIsr: an answer is taken only while its partition is followed by the same object, so that
     one to an older leader epoch, or to an earlier life of the partition, changes nothing.
 
@@ -179,8 +179,7 @@ def offsets_of(response: ListOffsetsResponse) -> Offsets:
 EPOCH_MAX = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRequest:
+class SessionRequest(msgspec.Struct, frozen=True):
     """The fields of a FetchRequest that a session makes."""
 
     session_id: int
@@ -488,8 +487,7 @@ class FollowerLogs:
             self._trace.emit(Noted(level, f"{followed} truncated from {before} to {end}{below}: {why}"))
 
 
-@dataclass(frozen=True, slots=True)
-class Truncation:
+class Truncation(msgspec.Struct, frozen=True):
     """`offset`: the log keeps what is below. `agreed`: what is kept is the leader's too; else the leader must be asked
     again, with the epoch that is the latest then."""
 
@@ -514,35 +512,30 @@ def truncation(own: LeaderEpochs, log_end: int, high_watermark: int, leader: Epo
     return Truncation(min(mine.end_offset, leader.end_offset, log_end), agreed=True)
 
 
-@dataclass(frozen=True, slots=True)
-class LeadersRange:
+class LeadersRange(msgspec.Struct, frozen=True):
     """The leader's log holds `start` to `end`. `start` is None while it was not asked for."""
 
     end: int
     start: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TruncateTo:
+class TruncateTo(msgspec.Struct, frozen=True):
     """The leader's log ends before this one (after an unclean election): what is beyond goes."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class RestartAt:
+class RestartAt(msgspec.Struct, frozen=True):
     """The leader has nothing as old as this log's end: all of it goes, and it begins again there."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class AskForStart:
+class AskForStart(msgspec.Struct, frozen=True):
     """The leader's end says nothing against this log."""
 
 
-@dataclass(frozen=True, slots=True)
-class InRange:
+class InRange(msgspec.Struct, frozen=True):
     """There is nothing to put right: the leader's log has changed since it refused."""
 
 

@@ -15,9 +15,10 @@ import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
+
+import msgspec
 
 from controller.broker.request_context import Job, Yielded
 from controller.clock import Clock
@@ -52,8 +53,7 @@ Key: TypeAlias = tuple[str, int]
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class BrokerIdentity:
+class BrokerIdentity(msgspec.Struct):
     """What a broker learns of itself from ZooKeeper. `broker_epoch` is its latest registration's czxid, -1 before."""
 
     broker_epoch: int = NO_BROKER_EPOCH
@@ -108,14 +108,13 @@ class NamedPartitions:
         return self._keys
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataSnapshot:
+class MetadataSnapshot(msgspec.Struct, frozen=True):
     """`topics`: name to partition to state. `controller_id`: -1 if unknown. `brokers`: the live ones, by id."""
 
     controller_id: int = -1
-    brokers: Mapping[int, UpdateMetadataBroker] = field(default_factory=lambda: MappingProxyType({}))
-    topics: Mapping[str, Partitions] = field(default_factory=lambda: MappingProxyType({}))
-    topic_ids: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+    brokers: Mapping[int, UpdateMetadataBroker] = msgspec.field(default_factory=lambda: MappingProxyType({}))
+    topics: Mapping[str, Partitions] = msgspec.field(default_factory=lambda: MappingProxyType({}))
+    topic_ids: Mapping[str, bytes] = msgspec.field(default_factory=lambda: MappingProxyType({}))
 
     def endpoint(self, broker_id: int, listener: str) -> UpdateMetadataEndpoint | None:
         """Where a live broker's listener of that name is reached."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from controller.broker.broker import Broker
 from controller.broker.config_requests import BrokerLoggers
@@ -61,8 +62,7 @@ class ClientEvents:
             self._queue.put(event)
 
 
-@dataclass(slots=True)
-class SessionStatus:
+class SessionStatus(msgspec.Struct):
     """State of the ZooKeeper connection: the last one, and how often each change occurred."""
 
     state: str = "connecting"

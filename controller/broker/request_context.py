@@ -17,9 +17,10 @@ import enum
 import traceback
 from collections import deque
 from collections.abc import Callable, Container, Generator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
+
+import msgspec
 
 from controller.broker.error_responses import refusal
 from controller.broker.settings import INT_MAX
@@ -55,8 +56,7 @@ class JobLane(enum.Enum):
     """Directories and files that are made and synced."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """A call to run on another thread; it may only read what does not change meanwhile."""
 
     call: Callable[[], Any]

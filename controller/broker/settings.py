@@ -19,6 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
+import msgspec
+from msgspec.structs import replace as replace_struct
+
 from controller.protocol.codec import control_versions
 from controller.storage.settings import BROKER_NAMES, LogSettings
 
@@ -38,8 +41,7 @@ class Unfit(ValueError):
     """The text is no value of the type; says what was expected."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(msgspec.Struct, frozen=True):
     """Where one listener binds, or is reached. `host` "" is every interface when binding, and this machine's own name
     when advertised; `port` 0 is one that the system picks."""
 
@@ -564,7 +566,7 @@ class BrokerSettings:
         """The settings once the listeners are bound: an advertised port of 0 becomes the port bound for that
         listener's name, an empty advertised host becomes `hostname`."""
         advertised = tuple(
-            replace(listener, host=listener.host or hostname, port=listener.port or ports[listener.name])
+            replace_struct(listener, host=listener.host or hostname, port=listener.port or ports[listener.name])
             for listener in self.advertised
         )
         return replace(self, advertised=advertised)

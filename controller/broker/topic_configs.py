@@ -22,9 +22,11 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
+
+import msgspec
 
 from controller.broker.request_context import on_broker_thread
 from controller.broker.settings import BrokerSettings
@@ -209,8 +211,7 @@ _DEFAULT = "brokers/<default>"
 NO_SESSION = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(msgspec.Struct, frozen=True):
     """What one look has read. A topic without a config has an empty one; `brokers`: this one's and that of all, None
     if it was not looked."""
 
@@ -390,8 +391,7 @@ WAIT_MS = 2_000.0
 """Far below controller.socket.timeout.ms, after which the controller would ask again."""
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(msgspec.Struct):
     missing: set[str]
     admit: Callable[[], None]
     timer: Timer | None = None

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
+
+import msgspec
 
 from controller.broker.config_requests import BrokerLoggers, ConfigHandler
 from controller.broker.log_manager import LogManager
@@ -159,8 +160,7 @@ class DirectoryNotices:
             self._next()
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigsChanged:
+class ConfigsChanged(msgspec.Struct, frozen=True):
     """There is a notice in /config/changes, or a connection was made. Never queued: see `node.ClientEvents`."""
 
     coalesces: ClassVar[bool] = True

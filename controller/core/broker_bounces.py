@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -70,8 +70,7 @@ def registered_since(brokers: Int32s, mzxids: Zxids, epochs: Mapping[int, int]) 
     return since
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Bounced:
+class Bounced(msgspec.Struct, frozen=True, eq=False):
     """Bounced leaders and ISR members.
 
     `leaderless`: the rows whose leader bounced. Their state is sent to no broker before it has a new leader epoch: in

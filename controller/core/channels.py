@@ -15,8 +15,9 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from controller import sync_points
 from controller.backoff import backoff_ms
@@ -29,8 +30,7 @@ class Resign(BaseException):
     ran out or the session ended. Not an Exception, so that no handler's `except Exception` holds it up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True):
     """The address of one broker incarnation, which `broker_epoch` (its registration's czxid) identifies."""
 
     broker: int
@@ -40,8 +40,7 @@ class Endpoint:
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ControlRequest:
+class ControlRequest(msgspec.Struct, frozen=True):
     """One request of the controller to one broker.
 
     On the wire the request header is followed by `body` and then `rest`. `rest` is one object that all brokers share

@@ -16,9 +16,9 @@ there are none, and then they cost nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -47,8 +47,7 @@ _WIDE = ("assignment", "isr", "replica_state")
 _SPARSE = ("adding", "removing", "leaving", "extra")
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(msgspec.Struct, frozen=True):
     """`id` is its 16 bytes, all zero for none. `rows` are its partitions', by partition."""
 
     name: str
@@ -383,8 +382,7 @@ REFUSALS_NAMED = 10
 """How many of the entities whose transition was refused get into the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class LiveBroker:
+class LiveBroker(msgspec.Struct, frozen=True):
     """One broker incarnation as registered: the address for the controller, and the addresses sent to clients."""
 
     endpoint: Endpoint
@@ -399,8 +397,7 @@ class LiveBroker:
         return self.endpoint.broker_epoch
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Replicas:
+class Replicas(msgspec.Struct, frozen=True, eq=False):
     """Some replicas: row numbers of their partitions, and their slots in the assignment; both int64[n]."""
 
     rows: Rows
@@ -416,8 +413,7 @@ class Replicas:
         return cls(rows[places], slots)
 
 
-@dataclass(slots=True)
-class Deletions:
+class Deletions(msgspec.Struct):
     """Topic deletions, by topic name.
 
     `queued`: all topics to be deleted. `ineligible`: the queued topics that have to wait, because a replica's broker is
@@ -426,10 +422,10 @@ class Deletions:
     (broker, broker epoch) to forget the topic. Iterate over the sets in sorted order only.
     """
 
-    queued: set[str] = field(default_factory=set)
-    ineligible: set[str] = field(default_factory=set)
-    begun: set[str] = field(default_factory=set)
-    forget_requests: dict[str, Mapping[tuple[int, int], int]] = field(default_factory=dict)
+    queued: set[str] = msgspec.field(default_factory=set)
+    ineligible: set[str] = msgspec.field(default_factory=set)
+    begun: set[str] = msgspec.field(default_factory=set)
+    forget_requests: dict[str, Mapping[tuple[int, int], int]] = msgspec.field(default_factory=dict)
 
     def forget(self, topics: Iterable[str]) -> None:
         gone = frozenset(topics)
@@ -439,8 +435,7 @@ class Deletions:
         self.forget_requests = {name: sent for name, sent in self.forget_requests.items() if name not in gone}
 
 
-@dataclass(slots=True)
-class ControllerContext:
+class ControllerContext(msgspec.Struct):
     """The state of the cluster in this term.
 
     `brokers`: live and shutting-down brokers. `left_out`: topics whose znodes can't be used. `shares_id`: the topics
@@ -453,18 +448,18 @@ class ControllerContext:
     of live brokers on failed log directories, which count as dead wherever liveness matters.
     """
 
-    partitions: PartitionTable = field(default_factory=PartitionTable)
-    left_out: set[str] = field(default_factory=set)
-    shares_id: dict[str, str] = field(default_factory=dict)
-    quarantine: dict[str, str] = field(default_factory=dict)
-    rewritten: dict[tuple[str, int], int] = field(default_factory=dict)
-    deletions: Deletions = field(default_factory=Deletions)
-    waiting: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
+    partitions: PartitionTable = msgspec.field(default_factory=PartitionTable)
+    left_out: set[str] = msgspec.field(default_factory=set)
+    shares_id: dict[str, str] = msgspec.field(default_factory=dict)
+    quarantine: dict[str, str] = msgspec.field(default_factory=dict)
+    rewritten: dict[tuple[str, int], int] = msgspec.field(default_factory=dict)
+    deletions: Deletions = msgspec.field(default_factory=Deletions)
+    waiting: dict[tuple[str, int], tuple[int, ...]] = msgspec.field(default_factory=dict)
     offline_partitions: int = 0
     unclean_elections: int = 0
     paused: str | None = None
-    failed: FailedReplicas = field(default_factory=FailedReplicas)
-    _brokers: dict[int, LiveBroker] = field(default_factory=dict)
+    failed: FailedReplicas = msgspec.field(default_factory=FailedReplicas)
+    _brokers: dict[int, LiveBroker] = msgspec.field(default_factory=dict)
     _shutting_down: frozenset[int] = frozenset()
 
     # -- brokers

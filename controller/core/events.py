@@ -9,10 +9,11 @@ the handlers are in their own files.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
+
+import msgspec
 
 from controller.protocol import admin, client, control
 from controller.protocol.admin import UpdateFeaturesRequest, UpdateFeaturesResponse
@@ -84,42 +85,36 @@ def _is_answerable(kind: type) -> bool:
 # Leadership
 
 
-@dataclass(frozen=True, slots=True)
-class Startup:
+class Startup(msgspec.Struct, frozen=True):
     coalesces: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerChange:
+class ControllerChange(msgspec.Struct, frozen=True):
     """/controller was created, rewritten or deleted, or may have been."""
 
     coalesces: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class Reelect:
+class Reelect(msgspec.Struct, frozen=True):
     """Stand for election: /controller is deleted, or a term ended within a session that still exists."""
 
     coalesces: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class SessionExpired:
+class SessionExpired(msgspec.Struct, frozen=True):
     """`session` has ended, and with it the term that it carried."""
 
     session: int
     coalesces: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterBrokerAndReelect:
+class RegisterBrokerAndReelect(msgspec.Struct, frozen=True):
     """There is a new session: register in it, then stand."""
 
     coalesces: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class Shutdown:
+class Shutdown(msgspec.Struct, frozen=True):
     """The last event: resign and handle no more."""
 
     coalesces: ClassVar[bool] = True
@@ -128,67 +123,58 @@ class Shutdown:
 # What a watch saw
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerChange:
+class BrokerChange(msgspec.Struct, frozen=True):
     """The children of /brokers/ids."""
 
     coalesces: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerModifications:
+class BrokerModifications(msgspec.Struct, frozen=True):
     """One broker's registration."""
 
     broker: int
     coalesces: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class TopicChange:
+class TopicChange(msgspec.Struct, frozen=True):
     """The children of /brokers/topics."""
 
     coalesces: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionModifications:
+class PartitionModifications(msgspec.Struct, frozen=True):
     """One topic's assignment."""
 
     topic: str
     coalesces: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class TopicDeletion:
+class TopicDeletion(msgspec.Struct, frozen=True):
     """The children of /admin/delete_topics."""
 
     coalesces: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class IsrChangeNotification:
+class IsrChangeNotification(msgspec.Struct, frozen=True):
     """The children of /isr_change_notification."""
 
     coalesces: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class LogDirEventNotification:
+class LogDirEventNotification(msgspec.Struct, frozen=True):
     """The children of /log_dir_event_notification."""
 
     coalesces: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class UncleanLeaderElectionEnabled:
+class UncleanLeaderElectionEnabled(msgspec.Struct, frozen=True):
     """Unclean election was switched on, for a topic or (None) for all that have no setting of their own."""
 
     topic: str | None
     coalesces: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class TopicConfigChange:
+class TopicConfigChange(msgspec.Struct, frozen=True):
     """A topic's configuration, or (None) the cluster's default, may have changed."""
 
     topic: str | None
@@ -198,8 +184,7 @@ class TopicConfigChange:
 # What a broker answered. `controller_epoch` is the term that asked: a later one has no use for the answer.
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderAndIsrResponseReceived:
+class LeaderAndIsrResponseReceived(msgspec.Struct, frozen=True):
     broker: int
     broker_epoch: int
     controller_epoch: int
@@ -207,8 +192,7 @@ class LeaderAndIsrResponseReceived:
     coalesces: ClassVar[bool] = False
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateMetadataResponseReceived:
+class UpdateMetadataResponseReceived(msgspec.Struct, frozen=True):
     broker: int
     broker_epoch: int
     controller_epoch: int
@@ -216,8 +200,7 @@ class UpdateMetadataResponseReceived:
     coalesces: ClassVar[bool] = False
 
 
-@dataclass(frozen=True, slots=True)
-class StopReplicaResponseReceived:
+class StopReplicaResponseReceived(msgspec.Struct, frozen=True):
     broker: int
     broker_epoch: int
     controller_epoch: int
@@ -230,17 +213,15 @@ class StopReplicaResponseReceived:
 # Events with a callback
 
 
-class AnsweredOnce:
-    """Base of frozen event dataclasses with a callback `respond`: never coalesced, and answered exactly once."""
-
-    __slots__ = ()
+class AnsweredOnce(msgspec.Struct, frozen=True, eq=False):
+    """Base of events with a callback `respond`: never coalesced, and answered exactly once."""
 
     coalesces: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         event: Any = self
         if not isinstance(event.respond, Once):
-            object.__setattr__(event, "respond", Once(event.respond))
+            msgspec.structs.force_setattr(event, "respond", Once(event.respond))
 
     @property
     def answered(self) -> bool:
@@ -249,8 +230,7 @@ class AnsweredOnce:
         return once.answered
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AlterIsrRequested(AnsweredOnce):
+class AlterIsrRequested(AnsweredOnce, frozen=True, eq=False):
     """A leader asks for changes of its partitions' ISRs. `version` is the request's: which errors there are depends on
     it."""
 
@@ -262,8 +242,7 @@ class AlterIsrRequested(AnsweredOnce):
         self.respond(control.AlterIsrResponse(int(error)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ControlledShutdownRequested(AnsweredOnce):
+class ControlledShutdownRequested(AnsweredOnce, frozen=True, eq=False):
     """A broker asks to be relieved of what it leads. `forced`: whatever that leaves in sync."""
 
     broker: int
@@ -275,8 +254,7 @@ class ControlledShutdownRequested(AnsweredOnce):
         self.respond(control.ControlledShutdownResponse(int(error)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CreateTopicsRequested(AnsweredOnce):
+class CreateTopicsRequested(AnsweredOnce, frozen=True, eq=False):
     """A client asks for topics. `version` is the request's: what an answer may hold depends on it."""
 
     value: client.CreateTopicsRequest
@@ -289,8 +267,7 @@ class CreateTopicsRequested(AnsweredOnce):
         self.respond(client.CreateTopicsResponse(results))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CreatePartitionsRequested(AnsweredOnce):
+class CreatePartitionsRequested(AnsweredOnce, frozen=True, eq=False):
     """A client asks for more partitions of topics that are there."""
 
     value: client.CreatePartitionsRequest
@@ -303,8 +280,7 @@ class CreatePartitionsRequested(AnsweredOnce):
         self.respond(client.CreatePartitionsResponse(results))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeleteTopicsRequested(AnsweredOnce):
+class DeleteTopicsRequested(AnsweredOnce, frozen=True, eq=False):
     """A client asks that topics be deleted, by name. Answered with an error for each, NONE where the deletion is asked
     for now, by this request or an earlier one."""
 
@@ -315,8 +291,7 @@ class DeleteTopicsRequested(AnsweredOnce):
         self.respond(dict.fromkeys(self.topics, error))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class UpdateFeaturesRequested(AnsweredOnce):
+class UpdateFeaturesRequested(AnsweredOnce, frozen=True, eq=False):
     """A client asks that features be finalized at other levels, or not at all."""
 
     value: UpdateFeaturesRequest
@@ -326,8 +301,7 @@ class UpdateFeaturesRequested(AnsweredOnce):
         self.respond(UpdateFeaturesResponse(int(error), message))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AllocateProducerIdsRequested(AnsweredOnce):
+class AllocateProducerIdsRequested(AnsweredOnce, frozen=True, eq=False):
     """A broker asks for a block of producer ids of its own."""
 
     value: AllocateProducerIdsRequest
@@ -346,8 +320,7 @@ class ElectionKind(Enum):
     UNCLEAN = "unclean"
 
 
-@dataclass(frozen=True, slots=True)
-class ElectionOutcome:
+class ElectionOutcome(msgspec.Struct, frozen=True):
     """The outcome of one partition's election: `leader` was written (NONE), or the error that prevented it."""
 
     error: ErrorCode
@@ -358,23 +331,20 @@ class ElectionOutcome:
 Outcomes: TypeAlias = Mapping[TopicPartition, ElectionOutcome]
 
 
-@dataclass(frozen=True, slots=True)
-class PreferredElectionAsked:
+class PreferredElectionAsked(msgspec.Struct, frozen=True):
     """/admin/preferred_replica_election came, changed or went."""
 
     coalesces: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class AutoPreferredElection:
+class AutoPreferredElection(msgspec.Struct, frozen=True):
     """It is time to look whether leaders have drifted, in the term of this epoch: a later one has its own time."""
 
     controller_epoch: int
     coalesces: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ElectLeadersRequested(AnsweredOnce):
+class ElectLeadersRequested(AnsweredOnce, frozen=True, eq=False):
     """A client asks for elections; each partition is named once."""
 
     kind: ElectionKind
@@ -386,15 +356,13 @@ class ElectLeadersRequested(AnsweredOnce):
         self.respond(dict.fromkeys(self.partitions, ElectionOutcome(error, message)))
 
 
-@dataclass(frozen=True, slots=True)
-class ReassignmentAsked:
+class ReassignmentAsked(msgspec.Struct, frozen=True):
     """/admin/reassign_partitions (Kafka's ZkPartitionReassignment)."""
 
     coalesces: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class ReassignmentIsrChange:
+class ReassignmentIsrChange(msgspec.Struct, frozen=True):
     """The state of a partition that is being reassigned, where its leader does not ask for the change: because leaders
     write states themselves, or an unclean election brought a replica into sync."""
 
@@ -403,8 +371,7 @@ class ReassignmentIsrChange:
     coalesces: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AlterReassignmentsRequested(AnsweredOnce):
+class AlterReassignmentsRequested(AnsweredOnce, frozen=True, eq=False):
     """A client asks for other replicas, or for an end of that (Kafka's ApiPartitionReassignment)."""
 
     value: admin.AlterPartitionReassignmentsRequest
@@ -414,8 +381,7 @@ class AlterReassignmentsRequested(AnsweredOnce):
         self.respond(admin.AlterPartitionReassignmentsResponse((), int(error), message))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ListReassignmentsRequested(AnsweredOnce):
+class ListReassignmentsRequested(AnsweredOnce, frozen=True, eq=False):
     """A client asks which partitions are on their way."""
 
     value: admin.ListPartitionReassignmentsRequest
@@ -425,6 +391,5 @@ class ListReassignmentsRequested(AnsweredOnce):
         self.respond(admin.ListPartitionReassignmentsResponse((), int(error), message))
 
 
-@dataclass(frozen=True, slots=True)
-class PauseChanged:
+class PauseChanged(msgspec.Struct, frozen=True):
     coalesces: ClassVar[bool] = True

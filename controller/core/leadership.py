@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+import msgspec
 
 from controller.clock import Clock, Timer
 from controller.core.channels import Channels
@@ -81,8 +83,7 @@ class Reason(Enum):
     ANOTHER_CLUSTER = "another-cluster"
 
 
-@dataclass(frozen=True, slots=True)
-class Obstacle:
+class Obstacle(msgspec.Struct, frozen=True):
     """`why`: the znode and its content; `change`: what an administrator can do, with the command to run."""
 
     reason: Reason
@@ -271,8 +272,7 @@ class EpochTooLow(ZooKeeperError):
         self.highest = highest
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerKnowledge:
+class BrokerKnowledge(msgspec.Struct, frozen=True):
     """The broker's own knowledge, in addition to ZooKeeper's.
 
     Attributes:
@@ -288,8 +288,7 @@ class BrokerKnowledge:
     step: int = EPOCH_STEP
 
 
-@dataclass(frozen=True, slots=True)
-class Won:
+class Won(msgspec.Struct, frozen=True):
     """`taken_over`: /controller was this session's already, from a term that ended inside it. `corrected`: what was
     wrong with /controller_epoch, empty if nothing was."""
 
@@ -298,8 +297,7 @@ class Won:
     corrected: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """`controller_id` is what /controller says. It may be this broker's own id, written by an older session of its:
     that is no victory, and the znode goes when that session does. `corrected`: as in `Won`."""
 
@@ -311,8 +309,7 @@ class Lost:
 ElectionOutcome = Won | Lost
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
+class _Attempt(msgspec.Struct, frozen=True):
     """One multi: the epoch that it would make, and the version that /controller_epoch would then have."""
 
     session: int
@@ -395,8 +392,7 @@ async def elect(
     raise ElectionUndecided(broker_id)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sight:
+class _Sight(msgspec.Struct, frozen=True):
     """The znodes that an election reads, as of one moment."""
 
     controller: Znode | None
@@ -630,11 +626,10 @@ class ControllerSettings:
         return control_versions(self.inter_broker_protocol)
 
 
-@dataclass(slots=True)
-class TermTimers:
+class TermTimers(msgspec.Struct):
     """Set and cancelled by the controller's handlers alone; what is called back must only put an event."""
 
-    _set: dict[str, Timer] = field(default_factory=dict)
+    _set: dict[str, Timer] = msgspec.field(default_factory=dict)
 
     def set(self, name: str, clock: Clock, delay_ms: float, callback: Callable[[], None]) -> None:
         """In place of one of that name that has not come yet."""
@@ -650,12 +645,11 @@ class TermTimers:
         self._set.clear()
 
 
-@dataclass(slots=True)
-class RequestLog:
+class RequestLog(msgspec.Struct):
     """Numbers the requests to each broker, from 0, and finds the number of each answer: a broker answers in order."""
 
-    sent: dict[int, int] = field(default_factory=dict)
-    waiting: dict[tuple[int, int], deque[int]] = field(default_factory=dict)
+    sent: dict[int, int] = msgspec.field(default_factory=dict)
+    waiting: dict[tuple[int, int], deque[int]] = msgspec.field(default_factory=dict)
 
     @property
     def unanswered(self) -> int:
@@ -694,8 +688,7 @@ class RequestLog:
             del self.waiting[key]
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(msgspec.Struct, frozen=True):
     broker_id: int
     leadership: Leadership
     settings: ControllerSettings
@@ -705,9 +698,9 @@ class Term:
     clock: Clock
     trace: Trace
     rng: Rng
-    context: ControllerContext = field(default_factory=ControllerContext)
-    requests: RequestLog = field(default_factory=RequestLog)
-    timers: TermTimers = field(default_factory=TermTimers)
+    context: ControllerContext = msgspec.field(default_factory=ControllerContext)
+    requests: RequestLog = msgspec.field(default_factory=RequestLog)
+    timers: TermTimers = msgspec.field(default_factory=TermTimers)
     put: Callable[[Any], None] = lambda _event: None
     """Queues an event of the controller's own, from any thread."""
 

@@ -14,9 +14,10 @@ import base64
 import binascii
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -52,8 +53,7 @@ BATCHES_IN_FLIGHT = 8
 """More gain nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(msgspec.Struct, frozen=True):
     """The number of loaded topics and partitions; `mzxids` (int64) are those of the partitions' states, -1 for none."""
 
     brokers: int

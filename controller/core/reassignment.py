@@ -25,9 +25,10 @@ once: replicas on dead brokers leave the ISR, live ones are sent the state, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import accumulate
 
+import msgspec
 import numpy as np
 
 from controller.core import state_changes, topic_deletion
@@ -162,15 +163,14 @@ async def _committed(term: Term, writes: list[Write]) -> bool:
 # -- what is on its way
 
 
-@dataclass(slots=True)
-class _Plan:
+class _Plan(msgspec.Struct):
     """`writes` with the partitions that each is of; `done`: as wanted already; `lost`: not there any more. `too_large`:
     their topic's znode would be."""
 
-    writes: list[tuple[SetData, tuple[Partition, ...]]] = field(default_factory=list)
-    done: set[Partition] = field(default_factory=set)
-    lost: set[Partition] = field(default_factory=set)
-    too_large: set[Partition] = field(default_factory=set)
+    writes: list[tuple[SetData, tuple[Partition, ...]]] = msgspec.field(default_factory=list)
+    done: set[Partition] = msgspec.field(default_factory=set)
+    lost: set[Partition] = msgspec.field(default_factory=set)
+    too_large: set[Partition] = msgspec.field(default_factory=set)
 
 
 async def persist(
@@ -284,8 +284,7 @@ def _with(topic: TopicAssignment, changes: Mapping[int, Assignment]) -> TopicAss
     return replace(topic, partitions=partitions, adding=adding, removing=removing, version=max(topic.version, 2))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Removed:
+class Removed(msgspec.Struct, frozen=True, eq=False):
     """A replica a place: `rows` int64[n], `brokers` int32[n], `states` uint8[n]."""
 
     rows: Rows

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -304,7 +305,7 @@ class RequestBatch:
 
         def response_event(response: bytes) -> object:
             answer = event(broker.id, broker.epoch, epoch, decode_response_body(api, version, response))
-            return replace(answer, to_delete=to_delete) if to_delete else answer
+            return msgspec.structs.replace(answer, to_delete=to_delete) if to_delete else answer
 
         term.trace_sent(broker.id, broker.epoch, NAMES[api], partitions)
         term.channels.send(broker.id, ControlRequest(int(api), version, body, response_event, rest))

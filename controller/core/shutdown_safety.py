@@ -5,8 +5,7 @@ has come into sync, or the broker goes by force.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from controller.core.context import NO_BROKER, Bools, Int32s, Replicas, Rows
@@ -30,8 +29,7 @@ def falls_short(left: Int32s, least: Int32s, replicas: Int32s) -> Bools:
     return short
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class Held(msgspec.Struct, frozen=True, eq=False):
     """Partitions (`rows`) that must not lose the broker: what they would be left with, and what they need."""
 
     rows: Rows

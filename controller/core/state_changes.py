@@ -17,9 +17,9 @@ then the broker's setting, as in a 2.8 controller (`by_topic`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 
 from controller.clock import Coro
@@ -66,8 +66,7 @@ REWRITTEN_MS = 1_000.0
 """How long after another client's write of a state the controller notifies the leader."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NewStates:
+class NewStates(msgspec.Struct, frozen=True, eq=False):
     """The states to write for `rows`, by place.
 
     `leader` and `leader_epoch` are int32[n], `isr` int32[n, width], `unclean` bool[n]. `why` and `live` (the brokers
@@ -125,7 +124,7 @@ def _within_assignment(term: Term, states: NewStates) -> NewStates:
         leader = int(states.leader[place])
         if kept and (leader == NO_BROKER or leader in kept):
             isr[place] = padded([kept], isr.shape[1])[0]
-    return replace(states, isr=isr)
+    return msgspec.structs.replace(states, isr=isr)
 
 
 def _extra(term: Term, states: NewStates) -> dict[int, bytes]:
@@ -323,8 +322,7 @@ async def by_topic(
 UNCLEAN = "unclean.leader.election.enable"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, eq=False):
     """The outcome of an election.
 
     `receivers`: the replicas to notify, bool of the assignments' shape. `live`: the brokers considered eligible.
@@ -335,8 +333,7 @@ class Decision:
     live: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ElectionRule:
+class ElectionRule(msgspec.Struct, frozen=True):
     why: str
     decide: Callable[[Term, Rows], Coro[Decision]]
 

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from controller.clock import Future
@@ -53,8 +53,7 @@ NO_TOPIC = -1
 """As a czxid: the topic's znode was gone from the beginning."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(msgspec.Struct, frozen=True):
     """The znodes that exist of a topic; `czxid` distinguishes the deleted topic from a later one of the same name."""
 
     czxid: int

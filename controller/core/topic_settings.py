@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+import msgspec
 
 from controller.protocol.admin import (
     CONFIG_TYPE_BOOLEAN,
@@ -44,8 +45,7 @@ Check = Callable[[str], str | None]
 """What a text should have been; None if it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSetting:
+class TopicSetting(msgspec.Struct, frozen=True):
     """`kind`: a CONFIG_TYPE_ number. `broker`: the broker's setting whose value is the default of a topic that has
     none ("": there is none). `in_use`: whether anything here goes by it; one that is not is kept, shown and checked,
     so that a Kafka broker beside this one may."""

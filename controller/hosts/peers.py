@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+import msgspec
 
 from controller.broker.settings import Address, address_text
 from controller.clock import Clock, Future, Timer
@@ -203,14 +204,13 @@ class SocketConnection:
         return address_text(self._address)
 
 
-@dataclass(slots=True)
-class _Asking:
+class _Asking(msgspec.Struct):
     """One request that is under way."""
 
     header: RequestHeader
     body: bytes
     rest: bytes
-    answer: Future[bytes] = field(default_factory=Future)
+    answer: Future[bytes] = msgspec.field(default_factory=Future)
 
 
 async def _write(link: PeerSocket, *parts: bytes) -> None:

@@ -20,9 +20,10 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
+
+import msgspec
 
 from controller.broker.request_context import Respond, Steps
 from controller.broker.settings import QUEUED_REQUESTS, BrokerSettings, Listener
@@ -540,8 +541,7 @@ class CannotListen(OSError):
     """A listener's address can't be had; names both."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
+class ServerLimits(msgspec.Struct, frozen=True):
     """The server's limits on requests and connections.
 
     `queued_bytes`: of all unanswered requests, as far as they have arrived. `idle_ms`: how long a connection may be
@@ -575,8 +575,7 @@ def _usable_descriptors() -> tuple[int, ...]:
     return () if limit is None else (limit - reserved_descriptors(limit),)
 
 
-@dataclass(slots=True)
-class _Bound:
+class _Bound(msgspec.Struct):
     listener: Listener
     socket: socket.socket
     accepting: asyncio.Task[None] | None = None

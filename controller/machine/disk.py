@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 from controller.storage.batches import Bytes
 from controller.storage.errors import AlreadyLocked
@@ -31,8 +32,7 @@ class Draw(Protocol):
     def randbytes(self, n: int) -> bytes: ...
 
 
-@dataclass(slots=True, eq=False)
-class _Inode:
+class _Inode(msgspec.Struct, eq=False):
     data: bytes | bytearray = b""
     """A bytearray from the first change in place on: most files are written whole, and many hold the same."""
     synced: int = 0

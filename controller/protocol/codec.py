@@ -19,7 +19,6 @@ import re
 import struct
 import sys
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, lru_cache
 from types import MappingProxyType
@@ -109,8 +108,7 @@ class ApiKey(IntEnum):
     ALLOCATE_PRODUCER_IDS = 67
 
 
-@dataclass(frozen=True, slots=True)
-class MessagePair:
+class MessagePair(msgspec.Struct, frozen=True):
     """A request and its response; both have the same versions and become flexible in the same one."""
 
     request: Message
@@ -184,8 +182,7 @@ GROUP_MESSAGES: Mapping[ApiKey, MessagePair] = MappingProxyType(
 MESSAGES: Mapping[ApiKey, MessagePair] = MappingProxyType({**CLUSTER_MESSAGES, **RECORD_MESSAGES, **GROUP_MESSAGES})
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRange:
+class VersionRange(msgspec.Struct, frozen=True):
     first: int
     last: int
 
@@ -196,8 +193,7 @@ SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(
 """The versions of each API that can be decoded and encoded, by API key in ascending order."""
 
 
-@dataclass(frozen=True, slots=True)
-class ControlVersions:
+class ControlVersions(msgspec.Struct, frozen=True):
     """The versions for one `inter.broker.protocol.version`.
 
     `alter_isr` is None where leaders change the ISR in ZooKeeper themselves and leave a notification; otherwise it is

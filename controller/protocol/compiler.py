@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import groupby
 from typing import Any
@@ -46,8 +45,7 @@ Writer = Callable[[Any, bytearray], None]
 """Of a structure with records it needs an `Output`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
+class Compiled(msgspec.Struct, frozen=True):
     """A structure in one version. `size` is the fewest bytes that it can have."""
 
     read: Reader

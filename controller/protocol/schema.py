@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, TypeAlias, Union, dataclass_transform, get_args, get_origin
 
@@ -33,63 +32,53 @@ LATEST = 32767
 NO_DEFAULT = msgspec.NODEFAULT
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(msgspec.Struct, frozen=True):
     """A field of one size: `code` is its letter in the struct module's language (big-endian), `size` its bytes."""
 
     code: str
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """A string in UTF-8: int16 length, or compact (unsigned varint of length + 1)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ints:
+class Ints(msgspec.Struct, frozen=True):
     """An array of int32, a tuple of int as a value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Longs:
+class Longs(msgspec.Struct, frozen=True):
     """An array of int64, a tuple of int as a value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Texts:
+class Texts(msgspec.Struct, frozen=True):
     """An array of strings, a tuple of str as a value."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordBytes:
+class RecordBytes(msgspec.Struct, frozen=True):
     """Records (`framing.Part`): int32 length, or compact."""
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(msgspec.Struct, frozen=True):
     """An array of structures, a tuple as a value."""
 
     of: Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Inline:
+class Inline(msgspec.Struct, frozen=True):
     """A structure written in place, without a length: a tuple of exactly one as a value. (What an early version had
     one of, and a later one an array.)"""
 
     of: Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Nested:
+class Nested(msgspec.Struct, frozen=True):
     """A structure written in place, as a value the structure itself."""
 
     of: Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Ungrouped:
+class Ungrouped(msgspec.Struct, frozen=True):
     """A flat array whose every row begins with the name of its group, where later versions write an array of groups.
 
     As a value it is what the later versions have, a tuple of `group` with the name in the field `key` and its rows
@@ -130,8 +119,7 @@ Records: TypeAlias = Annotated[Part, RECORDS]
 _ARRAYS: Mapping[Type, Type] = {INT32: INTS, INT64: LONGS, TEXT: TEXTS}
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     """A field of a table, in versions `since` to `until`; null is allowed from `nullable`; `tag`: written among the
     tagged fields and only when it isn't the default. `must`: a value other than the default can't be left out in a
     version that lacks the field, since the request would then ask for something else."""
@@ -148,8 +136,7 @@ class Field:
         return self.since <= version <= self.until
 
 
-@dataclass(frozen=True, slots=True)
-class Struct:
+class Struct(msgspec.Struct, frozen=True):
     """A structure's fields in the order of the wire, and the value class it is read into. `bare`: no tagged fields
     after it, even in flexible versions (an array of a plain type that is read as an array of structures of one
     field)."""
@@ -159,8 +146,7 @@ class Struct:
     bare: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Adaptation:
+class Adaptation(msgspec.Struct, frozen=True):
     """Where versions up to `until` mean by other fields what the value says in its own: `read` completes a value as
     it was decoded, `write` prepares one to be encoded (and raises ValueError if the version can't say it)."""
 
@@ -169,8 +155,7 @@ class Adaptation:
     write: Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Message:
+class Message(msgspec.Struct, frozen=True, eq=False):
     """A request or a response: its layout in versions `first` to `last`, flexible from `flexible`. The same only as
     itself, since what is looked up by a message at each frame can't wait for the hash of all its tables."""
 
@@ -181,8 +166,7 @@ class Message:
     adaptation: Adaptation | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(msgspec.Struct, frozen=True):
     """What a field's line says besides its name and type."""
 
     default: Any = NO_DEFAULT

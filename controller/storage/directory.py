@@ -10,8 +10,9 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from controller.storage.batches import INT_MAX
 from controller.storage.checkpoints import (
@@ -52,8 +53,7 @@ def partition_of(name: str) -> TopicPartition | None:
     return (found[1], int(found[2])) if found is not None and int(found[2]) <= INT_MAX else None
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(msgspec.Struct, frozen=True):
     """Logs whose files were made, or what went wrong with that."""
 
     logs: Mapping[TopicPartition, PartitionLog]

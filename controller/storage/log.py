@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeAlias
 from zlib import crc32
@@ -141,8 +140,7 @@ Decompress: TypeAlias = Callable[[int, bytes], bytes | None]
 """A codec's number and a batch's records; None from who does not know the codec."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimestampOffset:
+class TimestampOffset(msgspec.Struct, frozen=True):
     timestamp_ms: int
     offset: int
     leader_epoch: int
@@ -177,8 +175,7 @@ def range_from(
     return segment.range(start, max(max_bytes, segment.batch_bytes(start) if whole_first_batch else 0))
 
 
-@dataclass(frozen=True, slots=True)
-class TimedBatch:
+class TimedBatch(msgspec.Struct, frozen=True):
     """A batch that may have the first record of a time or later, as it was read. `find` may run on any thread."""
 
     header: BatchHeader

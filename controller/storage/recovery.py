@@ -17,7 +17,6 @@ Kafka 2.8's Log.removeTempFilesAndCollectSwapFiles, completeSwapOperations (KAFK
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from itertools import pairwise
@@ -159,8 +158,7 @@ def open_files(
     return Opened(segments, epochs, producers, topic_id, log_start_offset, cut_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
+class _Files(msgspec.Struct, frozen=True):
     """What a directory's files are by their names: segments, by base offset; what is of no segment that is there, or
     was left over; whether there are snapshots, or files of the log cleaner's; `.log` files of another name than a
     segment's."""

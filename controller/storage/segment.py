@@ -15,8 +15,8 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from crc32c import crc32c
 
 from controller.storage.batches import (
@@ -54,8 +54,7 @@ def headers_between(file: File, start: int, end: int) -> Iterator[tuple[int, Bat
         position += header.size_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class BatchDamage:
+class BatchDamage(msgspec.Struct, frozen=True):
     """Where a file stops being batches, and how."""
 
     position: int

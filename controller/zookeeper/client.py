@@ -27,6 +27,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 from tenacity import AsyncRetrying, IterState, RetryCallState, retry_if_exception_type, stop_after_attempt
 from tenacity.wait import wait_base
 
@@ -85,8 +86,7 @@ class EventSink(Protocol):
         """Queue an event, from any thread. Equal pending events that coalesce are queued once."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Standing:
+class _Standing(msgspec.Struct, frozen=True):
     """The event to put when a watch fires.
 
     `bulk`: set with watch_many; after a reconnection the event is put only if the server reports that the node changed.
@@ -329,8 +329,7 @@ class ElectionPaths:
 KAFKA_PATHS = ElectionPaths()
 
 
-@dataclass(frozen=True, slots=True)
-class Leadership:
+class Leadership(msgspec.Struct, frozen=True):
     """One term as controller.
 
     It is void once `session` is not the connection's session any more, or the lease has run out, or

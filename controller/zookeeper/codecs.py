@@ -69,8 +69,7 @@ class KeptField(NamedTuple):
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class KeptFields:
+class KeptFields(msgspec.Struct, frozen=True):
     """The source of a value: every field of the znode, known or not, in its order."""
 
     fields: tuple[KeptField, ...] = ()
@@ -173,8 +172,7 @@ _ENDPOINT = re.compile(r"(?P<listener>[^/]*)://\[?(?P<host>[0-9a-zA-Z\-%._:]*)\]
 PLAINTEXT = "PLAINTEXT"
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerEndpoint:
+class BrokerEndpoint(msgspec.Struct, frozen=True):
     """The address of one listener of a broker. `security_protocol` is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
 
     listener: str

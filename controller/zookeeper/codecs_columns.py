@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any, Literal
 
@@ -66,8 +66,7 @@ _MOST_DIGITS = 9
 _ZERO, _MINUS = ord("0"), ord("-")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ShapedStates:
+class ShapedStates(msgspec.Struct, frozen=True, eq=False):
     """n states; those that were `read` [n] have their numbers in `leader`, `leader_epoch`, `controller_epoch` [n] and
     `isr` [n, width], padded with -1 at the end."""
 
@@ -78,8 +77,7 @@ class ShapedStates:
     isr: Int32s
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
+class _Shape(msgspec.Struct, frozen=True):
     """The positions [start, end) of a row's numbers, by field; `negative` if the leader is written as -1."""
 
     controller_epoch: tuple[int, int]
@@ -242,8 +240,7 @@ _ABSENT_STATE = _State(0, -1, 0, ())
 _ABSENT_TOPIC = _Topic({})
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionStateColumns:
+class PartitionStateColumns(msgspec.Struct, frozen=True):
     """n partition states, a row for each path that was read, in order.
 
     `leader` (-1: none), `leader_epoch`, `controller_epoch`, `versions` (the znode's): [n]; `isr` [n, width], padded
@@ -262,8 +259,7 @@ class PartitionStateColumns:
     extra: Mapping[int, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicAssignmentColumns:
+class TopicAssignmentColumns(msgspec.Struct, frozen=True):
     """t topics with n partitions in all, rows grouped by topic in the order of `names`, by partition within each.
 
     By topic [t]: `topic_ids`, `versions` (the znode's), `present` (False: no node, or damaged) and `starts` [t+1],
@@ -589,7 +585,7 @@ def without_topics(columns: TopicAssignmentColumns, topics: Sequence[int]) -> To
     kept = ~np.isin(columns.topic_index, topics)
     moved_to = np.cumsum(kept) - 1
     sizes = np.bincount(columns.topic_index[kept], minlength=len(columns.names))
-    return replace(
+    return msgspec.structs.replace(
         columns,
         present=present,
         starts=np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes))),
@@ -656,7 +652,7 @@ def sound_states(columns: PartitionStateColumns) -> tuple[PartitionStateColumns,
     leader_epoch, controller_epoch = columns.leader_epoch.copy(), columns.controller_epoch.copy()
     leader[rows], isr[rows], present[rows] = -1, -1, False
     leader_epoch[rows], controller_epoch[rows] = 0, 0
-    sound = replace(
+    sound = msgspec.structs.replace(
         columns,
         leader=leader,
         leader_epoch=leader_epoch,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -142,8 +141,7 @@ ANY_VERSION = -1
 PERM_READ, PERM_WRITE, PERM_CREATE, PERM_DELETE, PERM_ADMIN, PERM_ALL = 1, 2, 4, 8, 16, 31
 
 
-@dataclass(frozen=True, slots=True)
-class ACL:
+class ACL(msgspec.Struct, frozen=True):
     permissions: int
     scheme: str
     id: str
@@ -230,8 +228,7 @@ def stand_in(path: str, data: bytes) -> Znode:
     return Znode(path, data, Stat(0, 0, 0, 0, UNKNOWN_VERSION, 0, 0, 0, 0, 0, 0))
 
 
-@dataclass(frozen=True, slots=True)
-class ReadResult:
+class ReadResult(msgspec.Struct, frozen=True):
     """The reply to one read: a row (None where there is no node) for each path asked for, in order, all as of
     `zxid` or later."""
 
@@ -239,16 +236,14 @@ class ReadResult:
     zxid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(msgspec.Struct, frozen=True):
     """The reply to one listing: the children's names, sorted (None where there is no node), for each path."""
 
     children: tuple[tuple[str, ...] | None, ...]
     zxid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(msgspec.Struct, frozen=True):
     """Many znodes holding JSON, with no object made for each: `json` is one JSON array with an element for each
     path in order (`null` where there is no node or it holds nothing), `versions` their versions and `mzxids` the
     transactions that wrote them last (both -1 where there is no node). `ends` says where in `json` each element ends,
@@ -294,8 +289,7 @@ class WatchKind(enum.Enum):
     CHILDREN = "children changed"
 
 
-@dataclass(frozen=True, slots=True)
-class WatchEvent:
+class WatchEvent(msgspec.Struct, frozen=True):
     kind: WatchKind
     path: str
 

@@ -23,7 +23,6 @@ import enum
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, overload
@@ -429,8 +428,7 @@ otherwise be sent for ever."""
 W = TypeVar("W", bound=Create | SetData)
 
 
-@dataclass(frozen=True, slots=True)
-class RowsWritten:
+class RowsWritten(msgspec.Struct, frozen=True):
     """`versions`: int32, aligned with the rows asked for: the znode's version now, -1 where it was not written.
     `moved`: (index, what is there now, None for nothing) for each row that was not written, by index."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -76,7 +77,7 @@ def leader_and_isr_to_the_leader_alone(self: RequestBatch, replicas: Any, *, is_
 
 def bump_nothing(term: Any, rows: Any, leaving: Any, every_leader: bool) -> Any:
     states, writing = ORIGINAL_SHRUNK(term, rows, leaving, every_leader)
-    return replace(states, leader_epoch=states.leader_epoch - 1), writing
+    return msgspec.structs.replace(states, leader_epoch=states.leader_epoch - 1), writing
 
 
 def forget(self: Any, broker: int) -> None:

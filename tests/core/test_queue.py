@@ -51,7 +51,8 @@ def test_equal_pending_events_are_one_until_one_is_taken() -> None:
     assert len(queue) == 3
     assert queue.take() == BrokerChange()
     queue.put(BrokerChange())
-    assert drain(queue) == [BrokerModifications(1), BrokerModifications(2), BrokerChange()]
+    expected: list[Event] = [BrokerModifications(1), BrokerModifications(2), BrokerChange()]
+    assert drain(queue) == expected
 
 
 def test_responses_do_not_coalesce() -> None:

@@ -489,7 +489,7 @@ def resignations(host: Host) -> list[tuple[int, str]]:
 
 
 REFUSED = "broker 2 refused controller epoch {}: it has seen a higher one"
-RESPONSES = {
+RESPONSES: dict[type[Any], Any] = {
     LeaderAndIsrResponseReceived: control.LeaderAndIsrResponse,
     UpdateMetadataResponseReceived: control.UpdateMetadataResponse,
     StopReplicaResponseReceived: control.StopReplicaResponse,

@@ -99,7 +99,8 @@ def test_events_are_handled_one_at_a_time_in_order_on_one_thread(running: Runnin
     assert running.node.ended == []
     first.resolve(None)
     running.await_ended(3)
-    assert running.node.ended == [Startup(), BrokerChange(), TopicChange()]
+    expected: list[Event] = [Startup(), BrokerChange(), TopicChange()]
+    assert running.node.ended == expected
     assert running.node.threads == {"controller-event"}
 
 
@@ -178,7 +179,8 @@ def test_a_term_that_is_void_before_an_event_begins_is_ended_first(running: Runn
     running.node.events.put(BrokerChange())
     running.await_ended(2)
     assert running.lead.resigned == ["the lease ran out"]
-    assert running.node.ended == [BrokerChange(), Reelect()]
+    expected: list[Event] = [BrokerChange(), Reelect()]
+    assert running.node.ended == expected
 
 
 def test_a_handler_that_lets_an_error_out_ends_the_thread_and_is_told(running: Running) -> None:

@@ -7,9 +7,10 @@ signature or raises by itself: what is wrong is only what it does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -72,12 +73,12 @@ def epoch_from_zookeeper(patch: Patch) -> None:
         if term is not None:
             row = (await term.zookeeper.read([paths.CONTROLLER_EPOCH])).rows[0]
             assert row is not None
-            copied = replace(
+            copied = msgspec.structs.replace(
                 term.leadership,
                 epoch=decode_controller_epoch(row.path, row.data),
                 epoch_zk_version=row.stat.version,
             )
-            self._term = replace(term, leadership=copied)
+            self._term = msgspec.structs.replace(term, leadership=copied)
         await handle(self, event)
 
     patch.setattr(Controller, "_handle", copying)
@@ -275,7 +276,7 @@ def the_one_that_goes_is_not_told(patch: Patch) -> None:
 
     async def without(term: Term, rows: Any) -> state_changes.Decision:
         decision = await decide(term, rows)
-        return replace(decision, receivers=term.context.eligible(rows))
+        return msgspec.structs.replace(decision, receivers=term.context.eligible(rows))
 
     patch.setattr(
         controlled_shutdown, "CONTROLLED_SHUTDOWN", state_changes.ElectionRule("controlled shutdown", without)
@@ -293,7 +294,7 @@ def last_member_removed(patch: Patch) -> None:
         states, writing = shrunk(term, rows, leaving, every_leader)
         isr = states.isr.copy()
         isr[states.leader < 0] = -1
-        return replace(states, isr=isr), writing
+        return msgspec.structs.replace(states, isr=isr), writing
 
     patch.setattr(state_changes, "_shrunk", emptied)
 
@@ -302,7 +303,8 @@ def alter_isr_bumps_the_epoch(patch: Patch) -> None:
     """A change that the leader asked for counts as one of the controller's own."""
 
     async def bumped(term: Term, states: Any) -> Any:
-        return await set_states(term, replace(states, leader_epoch=(states.leader_epoch + 1).astype(np.int32)))
+        epochs = (states.leader_epoch + 1).astype(np.int32)
+        return await set_states(term, msgspec.structs.replace(states, leader_epoch=epochs))
 
     patch.setattr(isr_changes, "set_states", bumped)
 

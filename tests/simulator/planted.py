@@ -14,7 +14,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -171,7 +171,8 @@ def election_without_the_epoch(patch: Patch) -> None:
         made = attempt(session, broker_id, wall_ms, controller, epoch, *rest)
         claim, raised = made.operations
         assert isinstance(raised, SetData)
-        return replace(made, epoch=made.epoch - 1, operations=(claim, msgspec.structs.replace(raised, data=epoch.data)))
+        as_before = msgspec.structs.replace(raised, data=epoch.data)
+        return msgspec.structs.replace(made, epoch=made.epoch - 1, operations=(claim, as_before))
 
     patch.setattr(leadership, "_attempt", same_epoch)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -76,7 +77,7 @@ def preferred_keeps_the_epoch(patch: Patch) -> None:
 
     async def written(term: Term, states: Any) -> Any:
         if states.why == "preferred":
-            states = replace(states, leader_epoch=states.leader_epoch - 1)
+            states = msgspec.structs.replace(states, leader_epoch=states.leader_epoch - 1)
         return await set_states(term, states)
 
     patch.setattr(state_changes, "set_states", written)

@@ -6,9 +6,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from controller.core import leadership
@@ -194,7 +194,7 @@ def test_a_planted_fault_breaks_out_of_the_call_that_stepped(monkeypatch: pytest
     ) -> _Attempt:
         attempt = _attempt(session, broker_id, wall_ms, controller, epoch, *rest)
         same = SetData(epoch.path, epoch.data, epoch.stat.version)
-        return replace(attempt, epoch=attempt.epoch - 1, operations=(attempt.operations[0], same))
+        return msgspec.structs.replace(attempt, epoch=attempt.epoch - 1, operations=(attempt.operations[0], same))
 
     made = world()
     made.run_for(100)

@@ -23,7 +23,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -138,8 +137,7 @@ class Replication(msgspec.Struct, frozen=True):
         return ErrorCode.NONE
 
 
-@dataclass(slots=True)
-class ProducePart:
+class ProducePart(msgspec.Struct):
     """One partition's result, which is final once nothing is `awaited`."""
 
     result: ProducePartitionResult
@@ -196,8 +194,7 @@ about as much."""
 Key: TypeAlias = tuple[str, int]
 
 
-@dataclass(slots=True)
-class _One:
+class _One(msgspec.Struct):
     """One partition's part of a request: `part` is its result, once it has one. Until then it is being checked by
     `work`, or is `checked`."""
 
@@ -226,12 +223,11 @@ class _One:
         return budget_us
 
 
-@dataclass(slots=True)
-class _Request:
+class _Request(msgspec.Struct):
     acks: int
     topics: list[tuple[str, list[_One]]]
     then: Callable[[ProduceParts], None]
-    keys: dict[Key, None] = field(default_factory=dict)
+    keys: dict[Key, None] = msgspec.field(default_factory=dict)
     """The partitions in whose queues it waits."""
 
     def ones(self) -> list[_One]:
@@ -420,8 +416,7 @@ def _batch(records: Records | None, version: int) -> bytes | memoryview:
     return records
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitedDeletion:
+class AwaitedDeletion(msgspec.Struct, frozen=True):
     """What a result waits for. `leading`: the leadership that deleted; `offset`: where the log begins now."""
 
     partition: Partition
@@ -443,8 +438,7 @@ class AwaitedDeletion:
         return ErrorCode.KAFKA_STORAGE_ERROR if self.partition.offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-@dataclass(slots=True)
-class DeletePart:
+class DeletePart(msgspec.Struct):
     """One partition's result, which is final once nothing is `awaited`."""
 
     result: DeleteRecordsPartitionResult

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from controller.core import broker_bounces, state_changes, topic_deletion
 from controller.core.context import Replicas
@@ -84,8 +86,7 @@ LOOKS = 10
 """How often /feature is looked at again after a write whose outcome is unknown, or that came second."""
 
 
-@dataclass(slots=True)
-class PhaseTime:
+class PhaseTime(msgspec.Struct):
     name: str
     items: int = 0
     duration_ms: float = 0.0

@@ -9,7 +9,9 @@ Pure: the input is levels, the output the new level or a reason for refusal.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from controller.core.events import UpdateFeaturesRequested
 from controller.core.leadership import Term
@@ -32,8 +34,7 @@ MIN_SUPPORTED, MAX_SUPPORTED = "min_version", "max_version"
 Levels = Mapping[str, Mapping[str, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureRefused:
+class FeatureRefused(msgspec.Struct, frozen=True):
     """In words."""
 
     why: str

@@ -7,8 +7,8 @@ controller. The steps of a reassignment are in `controller.core.reassignment`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from controller.core import reassignment
@@ -52,8 +52,7 @@ NOT_IN_PROGRESS = "No partition reassignment is in progress."
 STRANDED = "All replicas that are in sync would be removed."
 
 
-@dataclass(frozen=True, slots=True)
-class ReassignmentRefusal:
+class ReassignmentRefusal(msgspec.Struct, frozen=True):
     error: ErrorCode
     message: str
 

@@ -7,7 +7,9 @@ writes are not fenced, like those of Kafka's admin tools.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from controller.core.events import CreatePartitionsRequested, CreateTopicsRequested
 from controller.core.leadership import Term
@@ -56,8 +58,7 @@ class TopicRefused(Exception):
         self.error = error
 
 
-@dataclass(frozen=True, slots=True)
-class TopicPlan:
+class TopicPlan(msgspec.Struct, frozen=True):
     """A topic as it is to be made."""
 
     assignment: Assignment
