@@ -59,6 +59,7 @@ def test_ci_runs_what_the_readmes_command_leaves_out() -> None:
     ]
     assert "phase tests tests" in script
     assert "phase programs programs" in script
+    assert "phase wheel wheel" in script
     assert "phase docker containers" in script
     readme = re.search(r"(?m)^ *\.venv/bin/pytest( .*)?$", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert readme is not None

@@ -25,7 +25,6 @@ from enum import IntEnum
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from controller.clock import Timer
-from controller.log import logger
 from controller.timer.wheel import mypyc_attr
 
 
@@ -260,6 +259,8 @@ class AlreadyWatched(Exception):
 
 
 def log_failed_operation(operation: DelayedOperation, error: Exception) -> None:
+    from controller.log import logger  # rarely needed, and slow to import
+
     logger.opt(exception=error).error("a delayed operation failed: {!r}", operation)
 
 
