@@ -30,7 +30,7 @@ import time
 import traceback
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +141,8 @@ def _bind_each_port_once() -> None:
     def bind_once(self: socket.socket, address: Any) -> None:
         if address[1] and any(one.fileno() != -1 and one.getsockname()[1] == address[1] for one in bound):
             raise OSError(errno.EADDRINUSE, "Address already in use")
+        # Without this Linux refuses a port on which closed connections wait for their end; Windows does not.
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bind(self, address)
         bound.add(self)
 
@@ -410,15 +412,10 @@ STEPS: Mapping[str, Callable[[], None]] = {
 }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Run the in-process part with what another system has.")
-    parser.add_argument("platform", choices=["darwin", "win32", sys.platform])
-    parser.add_argument("steps", nargs="*", metavar="STEP", help=f"some of {', '.join(STEPS)}; all by default")
-    arguments = parser.parse_args()
-    if arguments.platform != sys.platform:
-        become(arguments.platform)
+def run_steps(names: Sequence[str]) -> int:
+    """Run the steps, all if there are no names. Return how many failed."""
     failed = 0
-    for name in arguments.steps or STEPS:
+    for name in names or STEPS:
         try:
             STEPS[name]()
             print(f"{name}: ok", flush=True)
@@ -426,6 +423,16 @@ def main() -> int:
             failed += 1
             print(f"{name}: failed\n{traceback.format_exc()}", flush=True)
     return failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run the in-process part with what another system has.")
+    parser.add_argument("platform", choices=["darwin", "win32", sys.platform])
+    parser.add_argument("steps", nargs="*", metavar="STEP", help=f"some of {', '.join(STEPS)}; all by default")
+    arguments = parser.parse_args()
+    if arguments.platform != sys.platform:
+        become(arguments.platform)
+    return run_steps(arguments.steps)
 
 
 if __name__ == "__main__":

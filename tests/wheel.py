@@ -1,4 +1,4 @@
-"""The wheel in an environment of its own, without Java: the README's test of an application, and a kill of the controller.
+"""The wheel in an environment of its own, without Java: the README's test of an application and a killed controller.
 
     python -m tests.wheel [--python PYTHON]
 
@@ -45,7 +45,7 @@ def test_there_is_no_java():
 
 def readme_test() -> str:
     """Return the README's test of an application."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     (found,) = [block for block in blocks if "@pytest.mark.kafka" in block]
     return found
 

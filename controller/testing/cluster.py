@@ -143,8 +143,9 @@ class Kafka:
                 for broker in range(1, self._host.options.brokers + 1)
             }
             self._wait(self._all_know_all, "every broker is registered and known")
-        except BaseException:
+        except BaseException as error:
             self.stop()
+            error.add_note(self.timeline())
             raise
         return self
 

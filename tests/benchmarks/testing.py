@@ -68,6 +68,7 @@ def measured(arguments: argparse.Namespace, load: float) -> dict[str, Any]:
         "benchmark": "testing",
         "cold_cpu_ms": spread([one["cpu_ms"] for one in cold]),
         "cold_import_cpu_ms": spread([one["import_cpu_ms"] for one in cold]),
+        "client_import_cpu_ms": spread([one["client_import_cpu_ms"] for one in cold]),
         "numpy_import_cpu_ms": spread([run_worker(__name__, "numpy")["cpu_ms"] for _ in range(arguments.runs)]),
         "second_cpu_ms": spread([run_worker(__name__, "second")["cpu_ms"] for _ in range(arguments.runs)]),
         "recovery_ms": run_worker(__name__, "recovery", str(arguments.kills)),
@@ -84,13 +85,15 @@ def text(found: Mapping[str, Any], arguments: argparse.Namespace) -> str:
     return "\n".join(
         [
             f"cold process to a record read back, CPU ms ({arguments.runs} runs): {worded(found['cold_cpu_ms'])}",
-            f"  of which imports: {worded(found['cold_import_cpu_ms'])}",
+            f"  of which the import of controller.testing: {worded(found['cold_import_cpu_ms'])}",
+            f"  and that of the client, confluent-kafka: {worded(found['client_import_cpu_ms'])}",
             f"  the import of numpy alone, to compare machines with: {worded(found['numpy_import_cpu_ms'])}",
             f"second cluster, CPU ms ({arguments.runs} runs): {worded(found['second_cpu_ms'])}",
             f"kill to a leader that all know, ms ({arguments.kills} kills): {worded(found['recovery_ms'])}",
             f"{arguments.clusters} clusters in sequence: {sequence['cpu_ms_each']:.1f} ms of CPU each; growth after the"
             f" first {WARM}: {sequence['threads']} threads, {sequence['descriptors']} descriptors,"
-            f" {sequence['objects']} objects, {sequence['rss_kib']} KiB resident",
+            f" {sequence['objects']} objects, {sequence['rss_kib']} KiB resident, of which"
+            f" {sequence['second_half_objects']} objects and {sequence['second_half_rss_kib']} KiB in the second half",
             found["circumstances"],
         ]
     )
@@ -103,8 +106,10 @@ def cold() -> dict[str, float]:
     import_ms = time.process_time() * 1e3 - before_ms
     with Kafka(brokers=BROKERS) as kafka:
         kafka.create_topic("payments", replication_factor=BROKERS)
+        client_before_ms = time.process_time() * 1e3
         from confluent_kafka import Consumer, Producer, TopicPartition
 
+        client_ms = time.process_time() * 1e3 - client_before_ms
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": "all", **CLIENT})
         producer.produce("payments", b"one")
         if producer.flush(30):
@@ -116,7 +121,7 @@ def cold() -> dict[str, float]:
         if message is None or message.value() != b"one":
             raise RuntimeError(f"read {message!r}: expected the record that was written")
         consumer.close()
-    return {"cpu_ms": time.process_time() * 1e3, "import_cpu_ms": import_ms}
+    return {"cpu_ms": time.process_time() * 1e3, "import_cpu_ms": import_ms, "client_import_cpu_ms": client_ms}
 
 
 def import_numpy() -> dict[str, float]:
@@ -170,15 +175,18 @@ def usage() -> dict[str, int]:
 def sequence(clusters: int) -> dict[str, float]:
     from controller.testing import Kafka
 
-    before = usage()
+    before = halfway = usage()
     for number in range(clusters):
         if number == WARM:
-            before = usage()
+            before = halfway = usage()
+        elif number == clusters // 2:
+            halfway = usage()
         with Kafka(brokers=BROKERS) as kafka:
             kafka.create_topic("payments", replication_factor=BROKERS)
     after = usage()
     grown: dict[str, float] = {name: after[name] - before[name] for name in before}
-    return {**grown, "cpu_ms_each": time.process_time() * 1e3 / clusters}
+    late: dict[str, float] = {f"second_half_{name}": after[name] - halfway[name] for name in halfway}
+    return {**grown, **late, "cpu_ms_each": time.process_time() * 1e3 / clusters}
 
 
 def main(words: list[str]) -> None:

@@ -105,9 +105,10 @@ def test_what_can_not_be_is_refused() -> None:
 
 
 def test_a_wait_in_vain_says_what_was_missing() -> None:
-    with Kafka(brokers=2, timeout_s=0.2) as kafka:
+    with Kafka(brokers=2) as kafka:
         kafka.create_topic("payments", assignment={0: [2]})
         kafka.broker(2).kill()
+        kafka.timeout_s = 0.2
         with pytest.raises(
             ClusterTimeout, match=r"until payments-0 has a leader .* payments-0: leader -1 is not known"
         ):
