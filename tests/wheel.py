@@ -3,7 +3,8 @@
     python -m tests.wheel [--python PYTHON]
 
 builds the wheel, installs it with pytest and confluent-kafka into a new virtual environment of PYTHON, and runs pytest
-there. Nothing of this checkout is on its path. Packages come from pip's index.
+and the steps of `tests.other_systems` there. Nothing else of this checkout is on its path. Packages come from pip's
+index.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -56,8 +58,8 @@ def without_java(environment: Mapping[str, str], place: Path) -> dict[str, str]:
     return {**kept, "PATH": str(place / "bin"), "PYTHONNOUSERSITE": "1"}
 
 
-def run(python: str) -> int:
-    """Return pytest's exit status. Raises CalledProcessError if the wheel is not built or installed."""
+def install_and_test(python: str) -> int:
+    """Return pytest's exit status, or how many steps failed. Raises CalledProcessError if there is no wheel to test."""
     with tempfile.TemporaryDirectory(prefix="camerlengo-wheel-") as folder:
         place = Path(folder, "venv")
         pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -72,14 +74,16 @@ def run(python: str) -> int:
         command = [own, "-m", "pytest", "-q", "--timeout", "60", "-p", "no:cacheprovider", tests.name]
         done = subprocess.run(command, cwd=folder, env=without_java(os.environ, place))
         print(f"{time.monotonic() - began:.1f} s for pytest, Python of {python}", flush=True)
-        return done.returncode
+        steps = shutil.copy(ROOT / "tests/other_systems.py", folder)
+        stepped = subprocess.run([own, steps, sys.platform], cwd=folder, env=without_java(os.environ, place))
+        return done.returncode or stepped.returncode
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Install the wheel into a new environment, and run tests there.")
     parser.add_argument("--python", default=sys.executable, help="the interpreter (default: this one)")
     began = time.monotonic()
-    status = run(parser.parse_args().python)
+    status = install_and_test(parser.parse_args().python)
     print(f"{time.monotonic() - began:.1f} s in all", flush=True)
     return status
 
