@@ -137,6 +137,15 @@ def test_the_report_is_a_page(tmp_path: Path) -> None:
     assert "broker 2" in page
 
 
+RECORD = """
+from controller.testing import Kafka
+from tests.testing.clients import producer, send
+with Kafka(brokers=3) as kafka:
+    kafka.create_topic("payments", replication_factor=3)
+    assert send(producer(kafka), "payments", b"one") == 0
+"""
+UNUSED = "_pytest ctypes.util doctest hypothesis html http loguru multiprocessing pdb pytest sqlite3 unittest xml"
+"""What starts slowly, or belongs to tests and reports alone."""
 HEAVY = "confluent_kafka kafka kazoo matplotlib pandas pyarrow pyspark jinja2 rich javaproperties prometheus_client"
 
 
@@ -145,8 +154,9 @@ HEAVY = "confluent_kafka kafka kazoo matplotlib pandas pyarrow pyspark jinja2 ri
     [
         (
             "from controller.testing import Kafka; Kafka().start().stop()",
-            HEAVY + " controller.report controller.scenarios",
+            f"{HEAVY} {UNUSED} controller.report controller.scenarios",
         ),
+        (RECORD, f"{HEAVY} {UNUSED} controller.report controller.scenarios".replace("confluent_kafka", "")),
         ("from camerlengo import Kafka", HEAVY + " controller.report controller.scenarios"),
         ("import controller.testing.plugin", HEAVY + " numpy controller.broker controller.storage loguru msgspec"),
         ("import camerlengo", HEAVY + " numpy ast msgspec controller.testing controller.zookeeper controller.core"),
