@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Final
 
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
+from controller.system import OPEN_FLAGS, sync_data, sync_directory, try_lock
 
-_FLAGS: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _LOCK_NAME: Final = "lock"
 
 
@@ -25,7 +20,7 @@ class AppendedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _FLAGS, 0o644)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o644)
 
     def append(self, data: bytes) -> None:
         """Write all of `data`. Raises OSError, and part of it may have been written."""
@@ -35,7 +30,7 @@ class AppendedFile:
 
     def sync(self) -> None:
         """Put the file's bytes and length on the disk. Raises OSError, after which the content is unknown."""
-        _sync_data(self._fd)
+        sync_data(self._fd)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
@@ -53,8 +48,8 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | _FLAGS, 0o644)
-        if not _try_lock(self._lock):
+        self._lock = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | OPEN_FLAGS, 0o644)
+        if not try_lock(self._lock):
             os.close(self._lock)
             raise DataDirectoryInUse(f"{path}: another ZooKeeper server uses this data directory")
 
@@ -70,10 +65,10 @@ class DataDirectory:
 
     def truncate(self, name: str, size: int) -> None:
         """Cut a file to `size` bytes, durably."""
-        fd = os.open(self.path / name, os.O_RDWR | _FLAGS)
+        fd = os.open(self.path / name, os.O_RDWR | OPEN_FLAGS)
         try:
             os.ftruncate(fd, size)
-            _sync_data(fd)
+            sync_data(fd)
         finally:
             os.close(fd)
 
@@ -84,42 +79,11 @@ class DataDirectory:
         (self.path / name).unlink(missing_ok=True)
 
     def sync_names(self) -> None:
-        """Make the names of created, renamed and removed files durable. Windows has no call for it."""
-        if sys.platform == "win32":
-            return
-        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        """Make the names of created, renamed and removed files durable."""
+        sync_directory(self.path)
 
     def close(self) -> None:
         """Release the directory for another server. May be called again."""
         fd, self._lock = self._lock, -1
         if fd != -1:
             os.close(fd)
-
-
-def _try_lock(fd: int) -> bool:
-    """Lock an open file until it is closed; return False if it is locked through another descriptor."""
-    try:
-        if sys.platform == "win32":
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-        else:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
-
-
-def _sync_data(fd: int) -> None:
-    if sys.platform == "darwin":
-        try:
-            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # its fsync leaves the bytes in the drive's cache
-            return
-        except OSError:  # a file system without it
-            pass
-    if hasattr(os, "fdatasync"):
-        os.fdatasync(fd)
-    else:
-        os.fsync(fd)
