@@ -42,7 +42,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Written:
 @pytest.fixture
 def without_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     """For thousands of recoveries, whose files need not survive anything."""
-    monkeypatch.setattr(files, "_sync_data", lambda _fd: None)
+    monkeypatch.setattr(files, "sync_data", lambda _fd: None)
 
 
 def holding(target: Path, name: str, content: bytes) -> Path:
