@@ -313,7 +313,15 @@ def _delete(kafka: Any, topic: str) -> None:
 
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
     admin.delete_topics([topic])[topic].result(30)
-    kafka.wait_until(lambda: not kafka._call(lambda: kafka._zookeeper.children("/brokers/topics")), "it is deleted")
+
+    def gone() -> bool:
+        try:
+            kafka.leader(topic)
+        except KeyError:
+            return True
+        return False
+
+    kafka.wait_until(gone, "it is deleted")
 
 
 def _split_a_segment(folder: Path) -> None:

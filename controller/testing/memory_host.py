@@ -24,8 +24,8 @@ from controller.testing.clock import ClusterThread
 from controller.testing.disks import InProcessDisk, directory_disk, stop_disk
 from controller.testing.host import ABILITIES, ClusterHost, ClusterOptions, KnownPartition, Target, UnansweredCall
 from controller.testing.incarnation import BROKERS, CLIENTS, Incarnation, Shared
-from controller.testing.ports import HOST, ReservedPort
 from controller.testing.links import Links
+from controller.testing.ports import HOST, ReservedPort
 from controller.testing.request_faults import RequestFault, RequestFaults
 from controller.trace import FaultInjected, Noted, TraceEvent
 from controller.trace_records import OBSERVER, Recorder, TraceRecord
