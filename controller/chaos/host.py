@@ -44,7 +44,7 @@ from controller.scenarios.records.workload import PartitionName, RecordWorkload
 from controller.trace import EphemeralSeen, MetadataSeen, TraceEvent
 from controller.trace_records import OBSERVER, DamagedRecord, TraceRecord, decode_record
 from controller.zookeeper import EmbeddedZooKeeper
-from controller.zookeeper.embedded import LOOPBACK, HeldPorts
+from controller.zookeeper.embedded import LOOPBACK, HeldPorts, ZooKeeperKind
 from controller.zookeeper.launch import Process, kill, launch, pause, resume, stop
 
 STOP_GRACE_S = 30.0
@@ -63,7 +63,8 @@ REAL_FAULTS: Implementations[Callable[[Any, Any], Coro[None]]] = Implementations
 class RealHost:
     """One run's cluster. `cuttable` puts a proxy on every link, which only scenarios that cut one need.
 
-    `folder` gets the brokers' settings, logs and traces; a temporary one is removed by `close`.
+    `folder` gets the brokers' settings, logs and traces; a temporary one is removed by `close`. `zookeeper` and `jars`
+    are as EmbeddedZooKeeper takes them.
     """
 
     name = "real"
@@ -73,12 +74,14 @@ class RealHost:
         self,
         *,
         folder: Path | None = None,
+        zookeeper: ZooKeeperKind | None = None,
         jars: Path | None = None,
         cuttable: bool = False,
         tick_ms: int | None = None,
     ) -> None:
         self._temporary = folder is None
         self.folder = Path(tempfile.mkdtemp(prefix="camerlengo-chaos-")) if folder is None else folder
+        self._kind = zookeeper
         self._jars = jars
         self._cuttable = cuttable
         self._tick_ms = tick_ms
@@ -104,7 +107,11 @@ class RealHost:
         self._standstills.start()
         tick_ms = self._tick_ms or max(50, min(500, cluster.session_timeout_ms // 4))
         self._zookeeper = EmbeddedZooKeeper(
-            cluster.zookeeper_servers, data_dir=self.folder / "zookeeper", jars=self._jars, tick_ms=tick_ms
+            cluster.zookeeper_servers,
+            kind=self._kind,
+            data_dir=self.folder / "zookeeper",
+            jars=self._jars,
+            tick_ms=tick_ms,
         )
         self._zookeeper.start()
         self._ports = HeldPorts(cluster.brokers)

@@ -14,7 +14,7 @@ from controller.scenarios.faults import Cut, Expire, Heal, HostFailure
 from controller.scenarios.judge import judge, with_defects
 from controller.scenarios.language import Scenario
 from controller.scenarios.runner import Outcome, Progress, run_steps
-from controller.zookeeper.embedded import EmbeddedServerUnavailable, ServerDied, ServerTimedOut
+from controller.zookeeper.embedded import EmbeddedServerUnavailable, ServerDied, ServerTimedOut, ZooKeeperKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,18 @@ class RunResult:
 
 
 def run_scenario(
-    scenario: Scenario, *, folder: Path | None = None, jars: Path | None = None, progress: Progress
+    scenario: Scenario,
+    *,
+    folder: Path | None = None,
+    zookeeper: ZooKeeperKind | None = None,
+    jars: Path | None = None,
+    progress: Progress,
 ) -> RunResult:
-    """Runs it; whatever happens, nothing that it started is left. KeyboardInterrupt passes through, after that."""
+    """Runs it; whatever happens, nothing that it started is left. KeyboardInterrupt passes through, after that.
+    `zookeeper` and `jars` are as EmbeddedZooKeeper takes them."""
     began = time.monotonic()
     cuttable = any(isinstance(step, Cut | Heal | Expire) for step in scenario.steps)
-    host = RealHost(folder=folder, jars=jars, cuttable=cuttable)
+    host = RealHost(folder=folder, zookeeper=zookeeper, jars=jars, cuttable=cuttable)
     try:
         outcome = _blocking(lambda: run_steps(scenario, host, progress))
     except (EmbeddedServerUnavailable, ServerDied, ServerTimedOut, TimeoutError) as error:

@@ -1,4 +1,4 @@
-"""`camerlengo chaos SCENARIO`: a scenario on real processes and a real ZooKeeper, with a verdict."""
+"""`camerlengo chaos SCENARIO`: a scenario on real processes, with a verdict."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 
 from controller.chaos.run import RunResult, run_scenario
 from controller.cli.main import UsageError
-from controller.cli.requirements import CLIENTS, TRACES, Need, zookeeper_server
+from controller.cli.requirements import CLIENTS, TRACES, Need
 from controller.cli.scenario_options import add_scenario_options, chosen_scenario, exit_status
 from controller.cli.terminal import show
 from controller.cli.values import integer, output_folder
+from controller.cli.zookeeper_options import add_zookeeper_options, zookeeper_needs
 from controller.report.files import write_report
 from controller.report.summary import render_table, report_object, report_text
 from controller.scenarios.faults import REAL, unsupported
@@ -27,14 +28,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON (with --runs: a list of reports)")
     parser.add_argument("--keep", type=output_folder, metavar="DIR", help="keep the brokers' settings and logs in DIR")
-    parser.add_argument(
-        "--zookeeper-jars", type=Path, metavar="DIR", help="directory of ZooKeeper's jars (default: PySpark's)"
-    )
+    add_zookeeper_options(parser)
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
     traces = TRACES if arguments.report is not None else ()
-    return (*CLIENTS, *traces, *zookeeper_server(arguments.zookeeper_jars))
+    servers = chosen_scenario(arguments).cluster.zookeeper_servers
+    return (*CLIENTS, *traces, *zookeeper_needs(arguments, servers))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         result = run_scenario(
             scenario,
             folder=_numbered(arguments.keep, number, arguments.runs),
+            zookeeper=arguments.zookeeper,
             jars=arguments.zookeeper_jars,
             progress=_silent if arguments.json else _show,
         )

@@ -6,14 +6,14 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 from controller.broker.settings import BadSettings, parse_settings
 from controller.cli.broker import overrides
 from controller.cli.main import COULD_NOT_RUN, UsageError
-from controller.cli.requirements import Need, zookeeper_server
+from controller.cli.requirements import Need
 from controller.cli.running import announced
 from controller.cli.values import integer, output_folder, port, session_timeout_ms
+from controller.cli.zookeeper_options import add_zookeeper_options, zookeeper_needs
 from controller.hosts.local_cluster import BrokerDied, BrokerNotReady, LocalCluster, PortInUse
 from controller.zookeeper.embedded import DataDirectoryError, EmbeddedServerUnavailable, ServerDied, ServerTimedOut
 
@@ -33,9 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--zookeeper-servers", type=integer(1, 3), choices=(1, 3), default=1, help="number of ZooKeeper servers (1)"
     )
-    parser.add_argument(
-        "--zookeeper-jars", type=Path, metavar="DIR", help="directory of ZooKeeper's jars (default: PySpark's)"
-    )
+    add_zookeeper_options(parser)
     parser.add_argument(
         "--session-timeout-ms",
         type=session_timeout_ms,
@@ -62,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
-    return zookeeper_server(arguments.zookeeper_jars)
+    return zookeeper_needs(arguments, arguments.zookeeper_servers)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -97,6 +95,7 @@ def _cluster(arguments: argparse.Namespace) -> LocalCluster:
         parse_settings({"zookeeper.connect": "127.0.0.1:2181", "broker.id": "1"} | settings)
         return LocalCluster(
             arguments.brokers,
+            zookeeper=arguments.zookeeper,
             zookeeper_servers=arguments.zookeeper_servers,
             session_timeout_ms=arguments.session_timeout_ms,
             data_dir=arguments.data,

@@ -31,7 +31,7 @@ COMMANDS = {  # with the line that --help shows
     "whatif": "show the impact of losing brokers of a cluster",
     "analyze": "analyze a cluster's history from traces and real brokers' logs",
     "list": "list the built-in scenarios",
-    "chaos": "run a scenario on real processes and a real ZooKeeper, with a verdict",
+    "chaos": "run a scenario on real processes, with a verdict",
     "simulate": "run a scenario in a deterministic simulation, in virtual time and in memory",
     "campaign": "run many seeds of a scenario on Spark, and compare settings",
     "bench": "run a benchmark of a part of this library, with alternatives for comparison",

@@ -39,7 +39,7 @@ PLOTS = (Packages("docs", ("matplotlib",)),)
 
 
 def zookeeper_server(jars: Path | None) -> tuple[Need, ...]:
-    """Return the requirements of an embedded ZooKeeper; `jars` is a directory that the user named, or None."""
+    """Return the requirements of an embedded Apache ZooKeeper; `jars` is a directory that the user named, or None."""
     return (Java(11),) if jars is not None else (Packages("zookeeper", ("pyspark",)), Java(11))
 
 

@@ -1,4 +1,4 @@
-"""A cluster on loopback: a real ZooKeeper and broker processes, started, waited for and stopped together.
+"""A cluster on loopback: ZooKeeper and broker processes, started, waited for and stopped together.
 
     with LocalCluster(brokers=3) as cluster:
         client = SomeClient(cluster.bootstrap_servers)
@@ -30,7 +30,7 @@ from controller.protocol.errors import MalformedFrame
 from controller.protocol.framing import SIZE_BYTES, frame_size, framed
 from controller.protocol.schema import RequestValue, ResponseValue
 from controller.zookeeper import launch
-from controller.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper, HeldPorts
+from controller.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper, HeldPorts, ZooKeeperKind
 
 _VERSION = 9
 
@@ -205,7 +205,8 @@ class LocalCluster:
     """Brokers 1 to `brokers`. `settings` go into every broker's server.properties, except OWN_SETTINGS, which raise
     ValueError. `listeners` and `advertised.listeners` are broker 1's: each further broker's ports are one higher.
     `port` is broker 1's on loopback, likewise; without either, brokers listen on free ports of loopback. `data_dir`
-    keeps ZooKeeper's data, the settings and the logs; a temporary one is removed by `close`.
+    keeps ZooKeeper's data, the settings and the logs; a temporary one is removed by `close`. `zookeeper` is "python" or
+    "java", by default as EmbeddedZooKeeper chooses it.
 
     The constructor raises what EmbeddedZooKeeper's does; `start` also PortInUse, BrokerDied, BrokerNotReady,
     ServerDied and ServerTimedOut, with everything stopped.
@@ -215,6 +216,7 @@ class LocalCluster:
         self,
         brokers: int = 3,
         *,
+        zookeeper: ZooKeeperKind | None = None,
         zookeeper_servers: int = 1,
         session_timeout_ms: int = 6_000,
         data_dir: Path | None = None,
@@ -244,6 +246,7 @@ class LocalCluster:
         try:
             self.zookeeper = EmbeddedZooKeeper(
                 zookeeper_servers,
+                kind=zookeeper,
                 data_dir=self.folder / "zookeeper",
                 jars=zookeeper_jars,
                 tick_ms=max(50, min(500, session_timeout_ms // 4)),

@@ -1,24 +1,26 @@
-"""A real ZooKeeper on loopback, of one server or three, for tests, demonstrations and chaos.
+"""A ZooKeeper on loopback as a process of its own, for tests, demonstrations and chaos: the server in Python, or Apache
+ZooKeeper with one server or three.
 
-    with EmbeddedZooKeeper(servers=3) as zookeeper:
+    with EmbeddedZooKeeper() as zookeeper:
         client = KazooClient(zookeeper.connect_string)
-        zookeeper.servers[zookeeper.leader()].kill()
+        zookeeper.servers[0].kill()
 
-Nothing of it outlives the process that made it (see `launch.py`). Blocking calls, each with a deadline; no client of
+No server outlives the process that started it (see `launch.py`). Calls block, each with a deadline; no client of
 ZooKeeper is used or needed.
 
-A server is asked how it is by the four-letter word `srvr`, on a connection of its own with a short deadline: the port
-accepts some 0.25 s before the server serves, and a connection made in that gap may hang for a whole session timeout.
+A server is asked how it is by the four-letter word `srvr`, on a connection of its own with a short deadline: an Apache
+server's port accepts some 0.25 s before the server serves, and a connection made in that gap may hang for a whole
+session timeout.
 
 After a port was bound with number 0 and released, another process may get it at once: as another test's server, or as
 the local end of a connection. Linux lets a socket that does not listen share its port with a listener if both set
-SO_REUSEADDR, as Java's server sockets do, and assigns such a port to no other socket. So on Linux the port is held
+SO_REUSEADDR, as the servers' sockets do, and assigns such a port to no other socket. So on Linux the port is held
 (`HeldPorts`) for as long as the servers may restart. Elsewhere it is released, and code that starts a server on it
 retries with another.
 
-A server needs a Java runtime and jars: those that PySpark contains (found without importing it), or a directory of the
-user's, such as a ZooKeeper distribution's `lib`. Five jars run a server. Without snappy-java the port opens and then
-the server ends without a message, so all five are required before it is started.
+An Apache server needs a Java runtime and jars: those that PySpark contains (found without importing it), or a directory
+of the user's, such as a ZooKeeper distribution's `lib`. Five jars run a server. Without snappy-java the port opens and
+then the server ends without a message, so all five are required before it is started.
 """
 
 from __future__ import annotations
@@ -37,10 +39,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Literal, Self, get_args
 
 from controller.zookeeper import launch
 from controller.zookeeper.row_writes import REQUEST_BYTES_MAX
+
+ZooKeeperKind = Literal["python", "java"]
+"""The program of a server: the server in Python (`controller.zookeeper.server`), or Apache ZooKeeper."""
+KINDS: tuple[ZooKeeperKind, ...] = get_args(ZooKeeperKind)
+
+
+def kind_for(kind: ZooKeeperKind | None = None, *, servers: int = 1, jars: Path | str | None = None) -> ZooKeeperKind:
+    """Return `kind` if it is given; otherwise "java" for what only Apache ZooKeeper has (ensembles, jars), and
+    "python" for everything else. Raises ValueError for "python" with three servers or jars."""
+    if kind == "python" and servers != 1:
+        raise ValueError(f"the ZooKeeper server in Python has no ensembles: {servers} servers need --zookeeper=java")
+    if kind == "python" and jars is not None:
+        raise ValueError(f"the ZooKeeper server in Python uses no jars: {jars} needs --zookeeper=java")
+    return kind or ("python" if servers == 1 and jars is None else "java")
+
 
 REQUIRED = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
 LOGGING = ("log4j-api", "log4j-core", "log4j-slf4j2-impl")
@@ -49,15 +66,15 @@ RECOMMENDED_JAVA = 17
 _VERSION_DEADLINE_SECONDS = 30.0
 
 HOW_TO_GET_JAVA = """\
-ZooKeeper runs on Java 11 or later (17 is recommended). To get it:
+Apache ZooKeeper runs on Java 11 or later (17 is recommended). To get it:
   Debian, Ubuntu  apt-get install openjdk-17-jre-headless
   Fedora, RHEL    dnf install java-17-openjdk-headless
   macOS           brew install openjdk@17
-or set JAVA_HOME to a Java that is installed already."""
+or set JAVA_HOME to a Java that is installed already. The server in Python (--zookeeper=python) needs none."""
 
 
 class EmbeddedServerUnavailable(Exception):
-    """Something that an embedded ZooKeeper server needs is not on this machine; says what, and how to get it."""
+    """Something that an embedded Apache ZooKeeper needs is not on this machine; says what, and how to get it."""
 
 
 class JavaNotFound(EmbeddedServerUnavailable):
@@ -238,21 +255,29 @@ class ServerTimedOut(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """The settings that all servers of an ensemble share. Times in ms; `max_request_bytes` is jute.maxbuffer."""
+class JavaServer:
+    """The program of an Apache server."""
 
     java: Path
     class_path: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """The settings that all servers of an ensemble share. Times in ms; `max_request_bytes` is jute.maxbuffer. Without
+    `java`, the server in Python runs."""
+
+    java: JavaServer | None
     tick_ms: int
     min_session_timeout_ms: int
     max_session_timeout_ms: int
     fsync: bool
     max_request_bytes: int
-    java_options: tuple[str, ...]
 
 
 class ServerProcess:
-    """A server with its own directory (`zoo.cfg`, `data`, `log`). Not running until `start`."""
+    """A server with its own directory (`data`, `log`, and `zoo.cfg` of an Apache server). Not running until `start`."""
 
     def __init__(self, index: int, directory: Path, settings: ServerSettings) -> None:
         self.index = index
@@ -281,16 +306,23 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def configure(self, port: int, peers: Mapping[int, tuple[int, int]]) -> None:
-        """Writes the server's files. `peers` maps each server's number (from 1) to its quorum and election ports;
-        empty for a server that stands alone."""
+        """Write the server's files. `peers` maps each server's number (from 1) to its quorum and election ports; it is
+        empty for a server without peers."""
         self.port = port
+        self._data.mkdir(parents=True, exist_ok=True)
+        if self.settings.java is not None:
+            self._configure_java(peers)
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "data"
+
+    def _configure_java(self, peers: Mapping[int, tuple[int, int]]) -> None:
         settings = self.settings
-        data = self.directory / "data"
-        data.mkdir(parents=True, exist_ok=True)
         lines = [
             f"tickTime={settings.tick_ms}",
-            f"dataDir={data}",
-            f"clientPort={port}",
+            f"dataDir={self._data}",
+            f"clientPort={self.port}",
             f"clientPortAddress={LOOPBACK}",
             "maxClientCnxns=0",
             f"minSessionTimeout={settings.min_session_timeout_ms}",
@@ -304,27 +336,47 @@ class ServerProcess:
         (self.directory / "zoo.cfg").write_text("\n".join(lines) + "\n", encoding="utf-8")
         (self.directory / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
         if peers:
-            (data / "myid").write_text(f"{self.index + 1}\n", encoding="utf-8")
+            (self._data / "myid").write_text(f"{self.index + 1}\n", encoding="utf-8")
 
     def start(self) -> None:
         """Start the process and return at once; `await_serving` waits until it serves."""
         if self.running:
             return
+        java = self.settings.java
+        argv = self._python_command() if java is None else self._java_command(java)
+        with self.log_path.open("ab") as log:
+            self._process = launch.launch(argv, stdout=log, stderr=log)
+
+    def _java_command(self, java: JavaServer) -> list[str]:
         settings = self.settings
-        argv = [
-            str(settings.java),
+        return [
+            str(java.java),
             *_JVM,
             f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
             f"-Djute.maxbuffer={settings.max_request_bytes}",
             f"-Dzookeeper.forceSync={'yes' if settings.fsync else 'no'}",
-            *settings.java_options,
+            *java.options,
             "-cp",
-            settings.class_path,
+            java.class_path,
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
             str(self.directory / "zoo.cfg"),
         ]
-        with self.log_path.open("ab") as log:
-            self._process = launch.launch(argv, stdout=log, stderr=log)
+
+    def _python_command(self) -> list[str]:
+        settings = self.settings
+        options = {
+            "--port": self.port,
+            "--data": self._data,
+            "--tick-ms": settings.tick_ms,
+            "--min-session-timeout-ms": settings.min_session_timeout_ms,
+            "--max-session-timeout-ms": settings.max_session_timeout_ms,
+            "--max-request-bytes": settings.max_request_bytes,
+        }
+        return [
+            *(sys.executable, "-m", "controller.zookeeper.server"),
+            *(word for name, value in options.items() for word in (name, str(value))),
+            *(() if settings.fsync else ("--no-fsync",)),
+        ]
 
     def mode(self, deadline_seconds: float = PROBE_DEADLINE_SECONDS) -> str | None:
         """ "standalone", "leader" or "follower", as the server itself says; None if it does not serve."""
@@ -401,10 +453,12 @@ class DataDirectoryError(Exception):
 class EmbeddedZooKeeper:
     """Started by `start` or a `with`; ended by `close`, which also removes a temporary data directory.
 
-    `data_dir` is kept if given. `tick_ms` sets the grain of session timeouts: the server grants nothing below
-    `min_session_timeout_ms` (2 ticks by default) and counts expiry in ticks; 500 suits timeouts from 1.5 to 6 s.
-    `max_request_bytes` is jute.maxbuffer, by default a production server's. `fsync` False trades durability over a
-    machine's crash (never over a killed server's) for speed. `jars` is a directory; by default PySpark's are used.
+    `kind` is "python" or "java" (Apache's). By default it is "java" only where three servers, `jars` or `java_options`
+    need it; the attribute `kind` says which. `data_dir` is kept if given. `tick_ms` sets the grain of session timeouts:
+    the server grants nothing below `min_session_timeout_ms` (2 ticks by default) and counts expiry in ticks; 500 suits
+    timeouts from 1.5 to 6 s. `max_request_bytes` is jute.maxbuffer, by default a production server's. `fsync` False
+    trades durability over a machine's crash (never over a killed server's) for speed. `jars` is a directory; by default
+    PySpark's are used.
 
     The constructor raises ValueError, JavaNotFound, JarsNotFound and DataDirectoryError, and starts nothing.
     """
@@ -413,6 +467,7 @@ class EmbeddedZooKeeper:
         self,
         servers: int = 1,
         *,
+        kind: ZooKeeperKind | None = None,
         data_dir: Path | str | None = None,
         jars: Path | str | None = None,
         tick_ms: int = 500,
@@ -424,15 +479,18 @@ class EmbeddedZooKeeper:
     ) -> None:
         if servers not in (1, 3):
             raise ValueError(f"servers is {servers}: an embedded ZooKeeper has 1 server or 3")
+        if java_options and kind == "python":
+            raise ValueError("the ZooKeeper server in Python has no java_options: expected kind 'java'")
+        self.kind = kind_for("java" if java_options else kind, servers=servers, jars=jars)
         settings = ServerSettings(
-            java=find_java(),
-            class_path=find_jars(jars).class_path(),
+            java=JavaServer(find_java(), find_jars(jars).class_path(), tuple(java_options))
+            if self.kind == "java"
+            else None,
             tick_ms=tick_ms,
             min_session_timeout_ms=2 * tick_ms if min_session_timeout_ms is None else min_session_timeout_ms,
             max_session_timeout_ms=max_session_timeout_ms,
             fsync=fsync,
             max_request_bytes=max_request_bytes,
-            java_options=tuple(java_options),
         )
         if not 0 < settings.min_session_timeout_ms <= max_session_timeout_ms:
             raise ValueError(
@@ -440,7 +498,7 @@ class EmbeddedZooKeeper:
             )
         self._temporary = data_dir is None
         self.data_dir = Path(tempfile.mkdtemp(prefix="camerlengo-zookeeper-") if data_dir is None else data_dir)
-        self._lock = _lock_directory(self.data_dir.absolute(), servers)
+        self._lock = _lock_directory(self.data_dir.absolute(), servers, self.kind)
         self.data_dir = self.data_dir.absolute()
         self._ports: HeldPorts | None = None
         self.servers = tuple(
@@ -556,9 +614,10 @@ class EmbeddedZooKeeper:
         self.close()
 
 
-def _lock_directory(directory: Path, servers: int) -> IO[str]:
-    """Keeps a second ensemble out of the directory, and one of another size: a lone server started on one member's
-    data would lose what the other two had agreed on."""
+def _lock_directory(directory: Path, servers: int, kind: ZooKeeperKind) -> IO[str]:
+    """Lock the directory against a second ensemble, and refuse the data of one of another size or kind: a single server
+    started on one member's data would lose what the other two had agreed on."""
+    content = str(servers) if kind == "java" else _PYTHON
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = (directory / "servers").open("a+", encoding="ascii")
@@ -568,10 +627,10 @@ def _lock_directory(directory: Path, servers: int) -> IO[str]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         lock.seek(0)
         held = lock.read().strip()
-        if held not in ("", str(servers)):
-            raise DataDirectoryError(f"{directory} holds the data of {held} server(s), not of {servers}")
+        if held not in ("", content):
+            raise DataDirectoryError(f"{directory} holds the data of {_described(held)}, not of {_described(content)}")
         if not held:
-            lock.write(f"{servers}\n")
+            lock.write(f"{content}\n")
             lock.flush()
     except BlockingIOError as error:
         lock.close()
@@ -580,3 +639,13 @@ def _lock_directory(directory: Path, servers: int) -> IO[str]:
         lock.close()
         raise
     return lock
+
+
+_PYTHON = "1 python"
+"""What the file says of a directory whose data the server in Python wrote. Of Apache servers it says how many."""
+
+
+def _described(content: str) -> str:
+    if content == _PYTHON:
+        return "the server in Python (--zookeeper=python)"
+    return f"{content} server(s) of Apache ZooKeeper (--zookeeper=java)"

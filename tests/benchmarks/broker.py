@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.cli.requirements import CLIENTS, Need, zookeeper_server
+from controller.cli.requirements import CLIENTS, Need
 from controller.cli.values import number, number_from
 from controller.hosts.local_cluster import LocalCluster
-from tests.benchmarks.common import add_count, add_output, add_zookeeper_jars, integers, run_worker, show, spread
+from tests.benchmarks.common import add_count, add_output, integers, run_worker, show, spread
 
 PARTITIONS = 3
 BROKERS = 3
@@ -132,17 +132,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--seconds", type=number_from(), default=10.0, metavar="S", help="duration of each latency run (10; 0: none)"
     )
     add_output(parser)
-    add_zookeeper_jars(parser)
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
-    return (*CLIENTS, *zookeeper_server(arguments.zookeeper_jars))
+    return CLIENTS
 
 
 def run(arguments: argparse.Namespace) -> int:
     from controller.hosts.local_cluster import LocalCluster
 
-    cluster = LocalCluster(brokers=BROKERS, zookeeper_jars=arguments.zookeeper_jars, settings=SETTINGS)
+    cluster = LocalCluster(brokers=BROKERS, settings=SETTINGS)
     with cluster:
         bench = BrokerBench(cluster)
         throughput = [throughput_row(bench, setup, size, arguments) for size in arguments.sizes for setup in SETUPS]

@@ -127,8 +127,8 @@ def first_state(replicas: tuple[int, ...]) -> bytes:
 
 @contextmanager
 def zookeeper(jars: Path | None, java_options: Sequence[str] = ()) -> Iterator[tuple[EmbeddedZooKeeper, RealClock]]:
-    """Run a ZooKeeper (fsync on, in a directory of its own that is deleted), and a clock on a network thread."""
-    server = EmbeddedZooKeeper(jars=jars, java_options=tuple(java_options))
+    """Run an Apache ZooKeeper (fsync on, in a temporary directory), and a clock on a network thread."""
+    server = EmbeddedZooKeeper(kind="java", jars=jars, java_options=tuple(java_options))
     network = NetworkThread()
     network.start()
     try:

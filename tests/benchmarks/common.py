@@ -314,7 +314,9 @@ def add_output(parser: argparse.ArgumentParser, plots: str = "", page: str = "",
 
 
 def add_zookeeper_jars(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--zookeeper-jars", metavar="DIR", type=Path, help="directory of ZooKeeper's jars (PySpark's)")
+    parser.add_argument(
+        "--zookeeper-jars", metavar="DIR", type=Path, help="directory of Apache ZooKeeper's jars (PySpark's)"
+    )
 
 
 def plots_needed(arguments: argparse.Namespace) -> tuple[Need, ...]:

@@ -19,13 +19,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from controller.broker.settings import Address, address, address_text
-from controller.cli.requirements import Need, zookeeper_server
 from controller.cli.values import integer, output_folder
 from controller.hosts.local_cluster import LocalCluster, ask_metadata
 from controller.hosts.server import reserved_descriptors
@@ -41,7 +40,6 @@ from tests.benchmarks.common import (
     CouldNotRun,
     add_count,
     add_output,
-    add_zookeeper_jars,
     circumstances,
     markdown,
     note,
@@ -89,18 +87,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--logs", type=output_folder, metavar="DIR", help="keep the broker's settings, logs and data in DIR"
     )
-    add_zookeeper_jars(parser)
-
-
-def needs(arguments: argparse.Namespace) -> Iterable[Need]:
-    return zookeeper_server(arguments.zookeeper_jars)
 
 
 def run(arguments: argparse.Namespace) -> int:
     load_before = os.getloadavg()[0]
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     _require_descriptors(limit, arguments.connections)
-    with LocalCluster(brokers=1, zookeeper_jars=arguments.zookeeper_jars, data_dir=arguments.logs) as cluster:
+    with LocalCluster(brokers=1, data_dir=arguments.logs) as cluster:
         found = _measured(arguments, cluster, limit)
     found["circumstances"] = circumstances(load_before)
     rows = table(found)

@@ -452,7 +452,7 @@ TABLES = ("controller failover", "controller brokers")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Starts a ZooKeeper that writes through to the disk, three brokers that acknowledge at once, and a controller"
+        "Starts an Apache ZooKeeper with fsync, three brokers that acknowledge at once, and a controller"
         " that stands by, each in a process of its own. failover: /controller is deleted, until the failover's end,"
         " partitions of one replica. broker-gone: a registration is deleted, until the last new leader is in ZooKeeper,"
         " partitions of two replicas. shutdown: request to answer. election: leaders of partitions of three"

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,6 @@ from typing import Any
 
 from controller.broker.settings import Address, address
 from controller.cli.main import UsageError
-from controller.cli.requirements import Need, zookeeper_server
 from controller.cli.values import integer, number, output_folder
 from controller.hosts.local_cluster import LocalCluster, ask_metadata
 from controller.protocol.admin import RESOURCE_TOPIC, DescribeConfigsRequest, DescribeConfigsResource
@@ -59,7 +58,7 @@ from controller.protocol.produce import ProducePartition, ProduceRequest, Produc
 from controller.protocol.schema import RequestValue, ResponseValue
 from controller.storage.batches import Record, encode_batch, resealed
 from tests.benchmarks.clusters import Child
-from tests.benchmarks.common import add_output, add_zookeeper_jars, note, show
+from tests.benchmarks.common import add_output, note, show
 
 ATTACK_LIMIT_S = 120.0
 HOLD_S = 5.0
@@ -412,11 +411,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--logs", type=output_folder, metavar="DIR", help="keep the brokers' settings, logs and data in DIR"
     )
-    add_zookeeper_jars(parser)
-
-
-def needs(arguments: argparse.Namespace) -> Iterable[Need]:
-    return zookeeper_server(arguments.zookeeper_jars)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -424,7 +418,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not attacks:
         names = "; ".join(one.name for one in ATTACKS)
         raise UsageError(f"--only {arguments.only[-1]}: expected a substring of one of: {names}")
-    cluster = LocalCluster(brokers=BROKERS, zookeeper_jars=arguments.zookeeper_jars, data_dir=arguments.logs)
+    cluster = LocalCluster(brokers=BROKERS, data_dir=arguments.logs)
     try:
         with _descriptors(arguments.descriptors):
             cluster.start()

@@ -48,7 +48,7 @@ CPU_HEAD = ("", "size", "produce", "Kafka", "consume", "Kafka", "client", "with 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Starts three brokers of this project and three of Kafka 2.8 (KAFKA_HOME: a release or a build from source,"
-        " run with the options of Kafka's own start script), each with a ZooKeeper of its own. A client in a fresh"
+        " run with the options of Kafka's own start script), each with an Apache ZooKeeper. A client in a fresh"
         " process produces to a topic of three partitions, another consumes it. The two clusters take turns, run by"
         " run; one more run of each comes first and does not count. Needs confluent-kafka."
     )
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     zookeeper = arguments.zookeeper_jars
     with (
         tempfile.TemporaryDirectory(prefix="camerlengo-kafka-") as folder,
-        LocalCluster(BROKERS, zookeeper_jars=zookeeper, settings=COMMON_SETTINGS) as ours,
+        LocalCluster(BROKERS, zookeeper="java", zookeeper_jars=zookeeper, settings=COMMON_SETTINGS) as ours,
         KafkaCluster(
             Kafka(jars, Path(folder), FULL_SPEED), BROKERS, zookeeper_jars=zookeeper, settings=COMMON_SETTINGS
         ) as kafkas,

@@ -152,9 +152,9 @@ def kazoo(hosts: str, topics: int, partitions: int) -> dict[str, Any]:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Starts a ZooKeeper, writes a cluster into it, and loads it as a new controller does, each time in a fresh"
-        " process: read, decoded, watched and in the context. kazoo's own pipelined reads of the same state znodes"
-        " are timed beside it."
+        "Starts an Apache ZooKeeper, writes a cluster into it, and loads it as a new controller does, each time in a"
+        " fresh process: read, decoded, watched and in the context. kazoo's own pipelined reads of the same state"
+        " znodes are timed beside it."
     )
     add_count(parser, "--partitions", 100_000, "total number of partitions")
     add_count(parser, "--topics", 2_000, "number of topics")

@@ -114,7 +114,9 @@ class KafkaCluster(LocalCluster):
     """A LocalCluster of Kafka's own brokers."""
 
     def __init__(self, kafka: Kafka, brokers: int, *, zookeeper_jars: Path | None, settings: Mapping[str, str]) -> None:
-        super().__init__(brokers, session_timeout_ms=18_000, zookeeper_jars=zookeeper_jars, settings=settings)
+        super().__init__(
+            brokers, session_timeout_ms=18_000, zookeeper="java", zookeeper_jars=zookeeper_jars, settings=settings
+        )
         self._kafka = kafka
 
     def start(self, limit_s: float = START_LIMIT_S) -> None:

@@ -83,7 +83,7 @@ class MixedCluster:
         self.kinds = dict(kinds)
         self._settings = COMMON | dict(settings or {})
         self._of = of or {}
-        self.zookeeper = zookeeper or EmbeddedZooKeeper(1, data_dir=folder / "zookeeper", tick_ms=500)
+        self.zookeeper = zookeeper or EmbeddedZooKeeper(kind="java", data_dir=folder / "zookeeper", tick_ms=500)
         self._ports = HeldPorts(len(kinds))
         self.brokers: dict[int, BrokerChild | KafkaBroker] = {}
         self.client = KazooClient()
