@@ -1,4 +1,4 @@
-"""`camerlengo zookeeper`: a ZooKeeper on loopback until Ctrl-C, Apache's own or the one in Python."""
+"""`camerlengo zookeeper`: a ZooKeeper on loopback until Ctrl-C, the server in Python or Apache ZooKeeper."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 from controller.cli.main import COULD_NOT_RUN, UsageError
-from controller.cli.requirements import Need, zookeeper_server
+from controller.cli.requirements import Need
 from controller.cli.values import integer, output_folder
+from controller.cli.zookeeper_options import add_zookeeper_options, zookeeper_needs
 from controller.zookeeper.embedded import (
     DataDirectoryError,
     EmbeddedServerUnavailable,
@@ -18,8 +18,6 @@ from controller.zookeeper.embedded import (
     ServerDied,
     ServerTimedOut,
 )
-from controller.zookeeper.server.__main__ import serve
-from controller.zookeeper.server.server import ZooKeeperServer
 
 ON_SIGTERM = 0
 """SIGTERM is a request to end in order."""
@@ -28,15 +26,13 @@ _LOOK_SECONDS = 0.2
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Runs a ZooKeeper of one server or three on loopback until Ctrl-C or SIGTERM. When it serves, it prints one"
-        " line: zookeeper.connect=HOST:PORT[,HOST:PORT...]"
+        "Runs a ZooKeeper on loopback until Ctrl-C or SIGTERM: the server in Python, or one or three servers of Apache"
+        " ZooKeeper. When it serves, it prints one line: zookeeper.connect=HOST:PORT[,HOST:PORT...]"
     )
     parser.add_argument("--servers", type=integer(1, 3), choices=(1, 3), default=1, help="number of servers (1)")
+    add_zookeeper_options(parser)
     parser.add_argument(
         "--data", metavar="DIR", type=output_folder, help="keep the data in DIR (default: a temporary directory)"
-    )
-    parser.add_argument(
-        "--zookeeper-jars", metavar="DIR", type=Path, help="directory of ZooKeeper's jars (default: PySpark's)"
     )
     parser.add_argument(
         "--tick-ms", metavar="MS", type=integer(1, 60_000), default=500, help="ZooKeeper's tickTime (500)"
@@ -55,12 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="maximum session timeout that is granted (120000)",
     )
     parser.add_argument(
-        "--python",
-        action="store_true",
-        help="run the ZooKeeper server that is written in Python: no Java, data in memory without --data",
-    )
-    parser.add_argument(
-        "--port", metavar="PORT", type=integer(0, 65_535), default=0, help="port of --python (0: a free one)"
+        "--port", metavar="PORT", type=integer(0, 65_535), default=0, help="port of the first server (0: a free one)"
     )
     parser.add_argument(
         "--no-fsync",
@@ -70,17 +61,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
-    return () if arguments.python else zookeeper_server(arguments.zookeeper_jars)
+    return zookeeper_needs(arguments, arguments.servers)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.python:
-        return _run_python(arguments)
-    if arguments.port:
-        raise UsageError("--port needs --python: an Apache server takes a free port")
     try:
         zookeeper = EmbeddedZooKeeper(
             arguments.servers,
+            kind=arguments.zookeeper,
+            port=arguments.port,
             data_dir=arguments.data,
             jars=arguments.zookeeper_jars,
             tick_ms=arguments.tick_ms,
@@ -101,23 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
             return _could_not_run(f"server {dead.index + 1} ended by itself; its log says:\n{dead.log_tail()}")
     except (ServerDied, ServerTimedOut) as error:
         return _could_not_run(str(error))
-
-
-def _run_python(arguments: argparse.Namespace) -> int:
-    if arguments.servers != 1:
-        raise UsageError("--python runs one server: leave --servers out")
-    try:
-        server = ZooKeeperServer(
-            port=arguments.port,
-            tick_ms=arguments.tick_ms,
-            min_session_timeout_ms=arguments.min_session_timeout_ms,
-            max_session_timeout_ms=arguments.max_session_timeout_ms,
-            data_dir=arguments.data,
-            fsync=not arguments.no_fsync,
-        )
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    return serve(server, "camerlengo zookeeper")
+    except OSError as error:
+        return _could_not_run(f"127.0.0.1:{arguments.port}: {error.strerror}")
 
 
 def _could_not_run(why: str) -> int:

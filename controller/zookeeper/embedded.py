@@ -190,16 +190,17 @@ CAN_HOLD = sys.platform == "linux"
 
 
 class HeldPorts:
-    """`count` distinct free ports of the loopback address."""
+    """`count` distinct free ports of the loopback address; the first is `first`, unless that is 0. Raises OSError if
+    another program has that."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, first: int = 0) -> None:
         self._sockets: list[socket.socket] = []
         try:
-            for _ in range(count):
+            for number in (first, *(0 for _ in range(count - 1))):
                 held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
                 self._sockets.append(held)
                 held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                held.bind((LOOPBACK, 0))
+                held.bind((LOOPBACK, number))
             self.numbers: tuple[int, ...] = tuple(held.getsockname()[1] for held in self._sockets)
         except OSError:
             self.release()
@@ -454,11 +455,11 @@ class EmbeddedZooKeeper:
     """Started by `start` or a `with`; ended by `close`, which also removes a temporary data directory.
 
     `kind` is "python" or "java" (Apache's). By default it is "java" only where three servers, `jars` or `java_options`
-    need it; the attribute `kind` says which. `data_dir` is kept if given. `tick_ms` sets the grain of session timeouts:
-    the server grants nothing below `min_session_timeout_ms` (2 ticks by default) and counts expiry in ticks; 500 suits
-    timeouts from 1.5 to 6 s. `max_request_bytes` is jute.maxbuffer, by default a production server's. `fsync` False
-    trades durability over a machine's crash (never over a killed server's) for speed. `jars` is a directory; by default
-    PySpark's are used.
+    need it; the attribute `kind` says which. `port` is the first server's (0: a free one). `data_dir` is kept if given.
+    `tick_ms` sets the grain of session timeouts: the server grants nothing below `min_session_timeout_ms` (2 ticks by
+    default) and counts expiry in ticks; 500 suits timeouts from 1.5 to 6 s. `max_request_bytes` is jute.maxbuffer, by
+    default a production server's. `fsync` False trades durability over a machine's crash (never over a killed server's)
+    for speed. `jars` is a directory; by default PySpark's are used.
 
     The constructor raises ValueError, JavaNotFound, JarsNotFound and DataDirectoryError, and starts nothing.
     """
@@ -468,6 +469,7 @@ class EmbeddedZooKeeper:
         servers: int = 1,
         *,
         kind: ZooKeeperKind | None = None,
+        port: int = 0,
         data_dir: Path | str | None = None,
         jars: Path | str | None = None,
         tick_ms: int = 500,
@@ -496,6 +498,7 @@ class EmbeddedZooKeeper:
             raise ValueError(
                 f"session timeouts from {settings.min_session_timeout_ms} to {max_session_timeout_ms} ms: no such range"
             )
+        self._port = port
         self._temporary = data_dir is None
         self.data_dir = Path(tempfile.mkdtemp(prefix="camerlengo-zookeeper-") if data_dir is None else data_dir)
         self._lock = _lock_directory(self.data_dir.absolute(), servers, self.kind)
@@ -517,7 +520,7 @@ class EmbeddedZooKeeper:
 
     def start(self, deadline_seconds: float = START_DEADLINE_SECONDS) -> None:
         """Starts what is not running and waits until every server serves (so an ensemble has its quorum). Raises
-        ServerDied or ServerTimedOut, with everything stopped."""
+        ServerDied, ServerTimedOut, or OSError if another program has the port, with everything stopped."""
         deadline = time.monotonic() + deadline_seconds
         try:
             for attempt in range(1, _PORT_ATTEMPTS + 1):
@@ -526,7 +529,7 @@ class EmbeddedZooKeeper:
                     self._start_servers(deadline)
                     return
                 except ServerDied as died:
-                    if not died.address_in_use or attempt == _PORT_ATTEMPTS:
+                    if not died.address_in_use or self._port or attempt == _PORT_ATTEMPTS:
                         raise
                     self.kill()
                     self._release_ports()
@@ -538,7 +541,7 @@ class EmbeddedZooKeeper:
         if self._ports is not None:
             return
         count = len(self.servers)
-        self._ports = HeldPorts(_PORTS_PER_SERVER * count)
+        self._ports = HeldPorts(_PORTS_PER_SERVER * count, self._port)
         numbers = self._ports.numbers
         peers = {index + 1: (numbers[count + 2 * index], numbers[count + 2 * index + 1]) for index in range(count)}
         for server in self.servers:

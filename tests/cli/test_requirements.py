@@ -62,6 +62,8 @@ def ended(calls: list[list[str]], folder: Path, hidden: Sequence[str] = EXTRAS) 
 
 ALONE = {
     "broker": (["broker", "--override", "broker.rac=x"], 2),
+    "cluster": (["cluster", "--override", "broker.rac=x"], 2),
+    "zookeeper": (["zookeeper", "--max-session-timeout-ms", "1"], 2),
     "list": (["list"], 0),
     "stop": (["stop"], 3),
     "state": (["state", "--tree", TREE], 0),
@@ -70,20 +72,26 @@ ALONE = {
     "simulate": (["simulate", "broker-kill", "--seed", "1", "--set", "records=false"], 0),
     "bench simulator": (["bench", "simulator", "scheduler", "--events", "10"], 0),
     "bench schemes": (["bench", "schemes", "--most", "1"], 2),
+    "bench connections": (["bench", "connections", "--idle", "0"], 2),
+    "bench hostile": (["bench", "hostile", "--only", "none"], 2),
     "bench timer": (["bench", "timer", "--timers", "1"], 2),
     "bench purgatory": (["bench", "purgatory", "--rates", "0"], 2),
     "bench watches": (["bench", "watches", "--sizes", "0"], 2),
 }
 """Commands that need nothing, as they are called here: words, and the status that they end with."""
-NEED_JAVA = {"analyze", "campaign", "chaos", "cluster", "whatif", "zookeeper"}
+NEED_SPARK = {"analyze", "campaign", "whatif"}
+START_ZOOKEEPER = ("chaos", "cluster", "zookeeper")
 OPTIONS_THAT_NEED = {"--report", "--plots"}
 
 
 def needing() -> Iterator[list[str]]:
-    """All other commands; and those of ALONE with the options that need something."""
+    """All other commands; those that start a ZooKeeper with Apache's; and those of ALONE with the options that need
+    something."""
     for words, parser in parsers():
         name = " ".join(words)
         rest = [*POSITIONALS.get(words[0], [])]
+        if name in START_ZOOKEEPER:
+            yield [*words, *rest, "--zookeeper=java"]
         if name not in ALONE:
             yield [*words, *rest, *(["--tree", TREE] if name == "whatif" else [])]
         for option in options(parser):
@@ -109,9 +117,21 @@ def test_what_needs_nothing_works(tmp_path: Path) -> None:
     assert [status for status, _, _ in found] == statuses, [*zip(calls, found, strict=True)]
 
 
+def test_a_scenario_runs_on_real_processes_without_java(tmp_path: Path) -> None:
+    scenario = tmp_path / "start.toml"
+    scenario.write_text(
+        'name = "start"\n[cluster]\nbrokers = 1\n[[steps]]\ndo = "start"\n'
+        '[[steps]]\ndo = "wait"\nuntil = "controller"\n'
+    )
+    ((status, out, err),) = ended([["chaos", str(scenario)]], tmp_path, hidden=("pyspark",))
+    assert status == 0, (out, err)
+    assert "verdict: pass" in out
+
+
 def test_a_command_says_in_one_line_that_java_alone_is_missing(tmp_path: Path) -> None:
-    calls = [words for words in needing() if words[0] in NEED_JAVA]
-    assert {words[0] for words in calls} == NEED_JAVA
+    calls = [words for words in needing() if words[0] in NEED_SPARK or "--zookeeper=java" in words]
+    calls += [["zookeeper", "--servers=3"], ["cluster", "--zookeeper-servers=3"], ["chaos", "zookeeper-kill"]]
+    assert {words[0] for words in calls} == NEED_SPARK | {*START_ZOOKEEPER}
     for words, (status, out, err) in zip(calls, ended(calls, tmp_path, hidden=()), strict=True):
         assert (status, out) == (3, ""), (words, status, out, err)
         assert err.startswith(f"camerlengo {words[0]}: needs a Java 17 runtime (no java on the PATH"), (words, err)
