@@ -248,7 +248,7 @@ class ServerDied(Exception):
             f"ZooKeeper server {server.index + 1} ended with status {status} as it started; {server.log_path} says:\n"
             f"{server.log_tail()}"
         )
-        self.address_in_use = "Address already in use" in server.log_tail(200)
+        self.address_in_use = "address already in use" in server.log_tail(200).lower()
 
 
 class ServerTimedOut(Exception):

@@ -54,7 +54,7 @@ class _TcpServer:
             ZooKeeperServer(tick_ms=_TICK_MS)
             if kind == "python"
             else EmbeddedZooKeeper(
-                fsync=False, tick_ms=_TICK_MS, max_session_timeout_ms=20 * _TICK_MS, java_options=(_SUPER,)
+                kind="java", fsync=False, tick_ms=_TICK_MS, max_session_timeout_ms=20 * _TICK_MS, java_options=(_SUPER,)
             )
         )
         self._server.start()

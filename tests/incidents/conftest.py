@@ -11,5 +11,5 @@ from controller.zookeeper.embedded import EmbeddedZooKeeper
 
 @pytest.fixture(scope="module")
 def real_server() -> Iterator[EmbeddedZooKeeper]:
-    with EmbeddedZooKeeper(tick_ms=500, fsync=False) as server:
+    with EmbeddedZooKeeper(kind="java", tick_ms=500, fsync=False) as server:
         yield server

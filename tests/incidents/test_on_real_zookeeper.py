@@ -105,7 +105,7 @@ def test_s15_a_session_ends_while_the_event_thread_waits_for_a_read(
 def test_s09_zookeeper_goes_away_with_the_session_and_comes_back(chroot: str) -> None:
     """KAFKA-5473: nothing gives up while it is gone; the broker registers and leads when it is back."""
     with (
-        EmbeddedZooKeeper(tick_ms=500, fsync=False) as zookeeper,
+        EmbeddedZooKeeper(kind="java", tick_ms=500, fsync=False) as zookeeper,
         real_node(zookeeper.hosts[0], chroot) as other,
         real_stack(zookeeper.hosts[0], chroot, SHORT_MS) as stack,
     ):

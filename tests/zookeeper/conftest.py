@@ -24,8 +24,8 @@ _roots = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def real_server() -> Iterator[EmbeddedZooKeeper]:
-    """One real server for every test that only needs one to be there."""
-    with EmbeddedZooKeeper(tick_ms=TICK_MS, fsync=False, max_request_bytes=MAX_REQUEST_BYTES) as server:
+    """One Apache server for every test that only needs one to be there."""
+    with EmbeddedZooKeeper(kind="java", tick_ms=TICK_MS, fsync=False, max_request_bytes=MAX_REQUEST_BYTES) as server:
         yield server
 
 

@@ -1,4 +1,6 @@
-"""The embedded server: started, stopped, killed, paused, restarted and gone with its parent; what it needs named."""
+"""The embedded servers of both kinds: started, stopped, killed, paused, restarted and ended with their parent.
+
+What they need is named where it is missing."""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from kazoo.client import KazooClient
 
 from controller.zookeeper import embedded
 from controller.zookeeper.embedded import (
+    KINDS,
     LOOPBACK,
     DataDirectoryError,
     EmbeddedZooKeeper,
@@ -24,6 +27,7 @@ from controller.zookeeper.embedded import (
     JarsNotFound,
     JavaNotFound,
     ServerDied,
+    ZooKeeperKind,
     find_jars,
     find_java,
     four_letter_word,
@@ -32,9 +36,9 @@ from tests.processes import eventually
 from tests.zookeeper.processes import gone
 
 
-@pytest.fixture(scope="module")
-def standalone() -> Iterator[EmbeddedZooKeeper]:
-    with EmbeddedZooKeeper(fsync=False) as zookeeper:
+@pytest.fixture(scope="module", params=KINDS)
+def standalone(request: pytest.FixtureRequest) -> Iterator[EmbeddedZooKeeper]:
+    with EmbeddedZooKeeper(kind=request.param, fsync=False) as zookeeper:
         yield zookeeper
 
 
@@ -115,14 +119,15 @@ def test_an_ensemble_elects_again_and_is_whole_again_after_a_restart(tmp_path: P
     # Other ports, the same data.
     with EmbeddedZooKeeper(servers=3, data_dir=tmp_path, fsync=False) as zookeeper:
         assert get(zookeeper, "/kept") == b"by three"
-    with pytest.raises(DataDirectoryError, match="holds the data of 3 server"):
-        EmbeddedZooKeeper(servers=1, data_dir=tmp_path)
+    for kind in KINDS:
+        with pytest.raises(DataDirectoryError, match="holds the data of 3 server"):
+            EmbeddedZooKeeper(kind=kind, data_dir=tmp_path)
 
 
 PARENT = """
 import signal, sys, time
 from controller.zookeeper.embedded import EmbeddedZooKeeper
-zookeeper = EmbeddedZooKeeper(fsync=False, data_dir=sys.argv[2])
+zookeeper = EmbeddedZooKeeper(kind=sys.argv[3], fsync=False, data_dir=sys.argv[2])
 zookeeper.start()
 if sys.argv[1] == "stopped":
     zookeeper.pause()
@@ -131,9 +136,10 @@ time.sleep(600)
 """
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("server_is", ["running", "stopped"])
-def test_a_server_is_gone_when_its_parent_is_killed(server_is: str, tmp_path: Path) -> None:
-    argv = [sys.executable, "-c", PARENT, server_is, str(tmp_path)]
+def test_a_server_is_gone_when_its_parent_is_killed(server_is: str, kind: ZooKeeperKind, tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", PARENT, server_is, str(tmp_path), kind]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         server = int(parent.stdout.readline())
@@ -154,6 +160,23 @@ def test_a_temporary_data_directory_goes_and_a_given_one_stays(tmp_path: Path) -
         EmbeddedZooKeeper(data_dir=tmp_path / "new" / "place")
     kept.close()
     assert kept.data_dir.is_dir()
+    with pytest.raises(DataDirectoryError, match=r"holds the data of the server in Python .*--zookeeper=python"):
+        EmbeddedZooKeeper(kind="java", data_dir=kept.data_dir)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        ({}, "python"),
+        ({"kind": "java"}, "java"),
+        ({"servers": 3}, "java"),
+        ({"java_options": ["-Xmx64m"]}, "java"),
+    ],
+)
+def test_apache_zookeeper_is_chosen_where_it_is_needed(arguments: dict[str, Any], kind: ZooKeeperKind) -> None:
+    zookeeper = EmbeddedZooKeeper(**arguments)
+    assert zookeeper.kind == kind
+    zookeeper.close()
 
 
 def test_a_server_that_dies_at_its_start_shows_its_log() -> None:
@@ -163,20 +186,21 @@ def test_a_server_that_dies_at_its_start_shows_its_log() -> None:
     assert not zookeeper.data_dir.exists()
 
 
-def test_a_port_taken_meanwhile_is_replaced_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_port_taken_meanwhile_is_replaced_by_another(kind: ZooKeeperKind, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         number = taken.getsockname()[1]
         made: list[HeldPorts] = []
 
         class Unlucky(HeldPorts):
-            def __init__(self, count: int) -> None:
-                super().__init__(count)
+            def __init__(self, count: int, first: int = 0) -> None:
+                super().__init__(count, first)
                 if not made:
                     self.numbers = (number, *self.numbers[1:])
                 made.append(self)
 
         monkeypatch.setattr(embedded, "HeldPorts", Unlucky)
-        with EmbeddedZooKeeper(fsync=False) as zookeeper:
+        with EmbeddedZooKeeper(kind=kind, fsync=False) as zookeeper:
             assert len(made) == 2
             assert zookeeper.servers[0].port != number
 
@@ -192,6 +216,9 @@ def test_held_ports_are_distinct_and_given_to_nobody_else() -> None:
     ("arguments", "complaint"),
     [
         ({"servers": 2}, "1 server or 3"),
+        ({"kind": "python", "servers": 3}, "3 servers need --zookeeper=java"),
+        ({"kind": "python", "jars": "jars"}, "jars needs --zookeeper=java"),
+        ({"kind": "python", "java_options": ["-Xmx64m"]}, "no java_options"),
         ({"min_session_timeout_ms": 9000, "max_session_timeout_ms": 8000}, "9000 to 8000 ms"),
     ],
 )
@@ -211,7 +238,7 @@ def test_where_there_is_no_java_the_error_says_how_to_get_it(monkeypatch: pytest
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JavaNotFound) as caught:
-        EmbeddedZooKeeper()
+        EmbeddedZooKeeper(kind="java")
     for word in ("Debian", "Fedora", "macOS", "apt-get install openjdk-17"):
         assert word in str(caught.value)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
