@@ -21,6 +21,8 @@ from controller.trace import (
     PartitionStateWritten,
     RequestAnswered,
     RequestSent,
+    StepEnded,
+    StepStarted,
 )
 from controller.trace_records import TraceRecord
 
@@ -405,11 +407,13 @@ def leaderless(held: Mapping[Key, PartitionView], serves: Callable[[int, str, in
 def feed(checker: Checker, records: Sequence[TraceRecord]) -> None:
     """Feed a checker with a merged trace, by time; states by the versions of their znodes.
 
-    A broker dies by a fault; what it recorded by its own clock is in its own order.
+    A broker dies by a fault; what it recorded by its own clock is in its own order. The fault is recorded before the
+    signal is sent, and a real process runs until the signal reaches it: it is dead when the fault's step ends.
     """
     handlers = checker.on_event()
     nodes: dict[int, None] = {}
     paused: set[int] = set()  # asked whether it holds a node, never walked
+    in_a_step, dying = False, list[int]()
     for at_ms, node, event in records:
         nodes[node] = None
         handler = handlers.get(type(event))
@@ -417,9 +421,13 @@ def feed(checker: Checker, records: Sequence[TraceRecord]) -> None:
             handler(at_ms, node, event)
         if isinstance(event, FaultInjected) and event.target.isdigit():
             target = int(event.target)
-            if event.fault in ("kill", "restart"):
-                checker.died(target)
+            dying += [target] if event.fault in ("kill", "restart") else []
             paused = paused | {target} if event.fault == "pause" else paused - {target}
+        in_a_step = isinstance(event, StepStarted) or (in_a_step and not isinstance(event, StepEnded))
+        while dying and not in_a_step:
+            checker.died(dying.pop(0))
+    for target in dying:
+        checker.died(target)
     for write in _state_writes(records):
         checker.on_commit(write)
     checker.at_rest([node for node in nodes if node not in paused])

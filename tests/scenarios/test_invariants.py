@@ -31,6 +31,7 @@ PLANTED: list[tuple[str, str, tuple[float, int, TraceEvent]]] = [
     ("one-writer-an-epoch", "no controller", (2300.0, 3, msgspec.structs.replace(LATER, controller_epoch=9))),
     ("one-writer-an-epoch", "written in epoch 1", (2300.0, 1, msgspec.structs.replace(LATER, controller_epoch=1))),
     ("no-write-after-resignation", "resigned at", (2120.0, 2, ControllerResigned(2, "lease"))),
+    ("no-write-after-resignation", "its process ended", (102.0, 1, RequestSent(1, 2, 50, "UpdateMetadata", 1, 1))),
     ("partition-states-sound", "ISR is empty", (2300.0, 2, msgspec.structs.replace(LATER, isr=(), leader=-1))),
     ("partition-states-sound", "not in the ISR", (2300.0, 2, msgspec.structs.replace(LATER, isr=(3,)))),
     ("partition-states-sound", "not within the assignment", (2300.0, 2, msgspec.structs.replace(LATER, isr=(2, 7)))),
@@ -57,6 +58,12 @@ def test_a_planted_fault_is_caught(name: str, said: str, event: tuple[float, int
     finding = INVARIANTS[name](evidence(event))
     assert finding.held is False
     assert said in finding.detail
+
+
+def test_a_process_may_act_until_the_signal_has_reached_it() -> None:
+    """The fault is recorded at 100 ms, before the signal is sent; the step ends at 101 ms, when the process has."""
+    acted = (100.5, 1, RequestSent(1, 2, 50, "UpdateMetadata", 1, 1))
+    assert INVARIANTS["no-write-after-resignation"](evidence(acted)).held is True
 
 
 def _snapshot(**changes: object) -> Snapshot:
