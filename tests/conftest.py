@@ -13,6 +13,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -43,6 +44,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     named = [Path(argument.partition("::")[0]).absolute() for argument in config.args]
     return None if any(one == INTEROP or INTEROP in one.parents for one in named) else True
+
+
+ONE_SPARK = frozenset({"tests/pipeline/test_analysis.py", "tests/pipeline/test_on_spark.py"})
+"""The files that use the fixture `spark`."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`, send the files that share a Spark session to one worker: each worker makes its own."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    scheduler = LoadFileScheduling(config, log)
+    file_of = scheduler._split_scope
+    scheduler._split_scope = lambda test: "spark" if file_of(test) in ONE_SPARK else file_of(test)
+    return scheduler
 
 
 _HIDING = pytest.StashKey[Path]()

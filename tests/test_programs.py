@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import ONE_SPARK
 from tests.programs import FOREIGN, UNMARKED, hide
 
 ROOT = Path(__file__).parents[1]
@@ -66,3 +67,9 @@ def test_ci_runs_what_the_readmes_command_leaves_out() -> None:
     assert "-m" not in readme[0].split()
     for module in sorted((ROOT / "tests/docker/containers").glob("test_*.py")):
         assert "pytestmark = [needs_programs" in module.read_text(encoding="utf-8"), module
+
+
+def test_the_files_that_use_spark_are_those_that_share_a_worker() -> None:
+    files = (ROOT / "tests").rglob("test_*.py")
+    using = {str(path.relative_to(ROOT)) for path in files if re.search(r"^def .*\bspark: Any", path.read_text(), re.M)}
+    assert using == ONE_SPARK
