@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from controller.zookeeper.row_writes import REQUEST_BYTES_MAX
 from controller.zookeeper.server.files import DataDirectoryInUse
 from controller.zookeeper.server.log import DamagedDataFile
 from controller.zookeeper.server.server import LOOPBACK, ZooKeeperServer
@@ -67,6 +68,13 @@ def main() -> int:
             type=int,
             help=f"{name}imum session timeout that is granted ({default})",
         )
+    parser.add_argument(
+        "--max-request-bytes",
+        metavar="N",
+        type=int,
+        default=REQUEST_BYTES_MAX,
+        help=f"longest request (jute.maxbuffer; {REQUEST_BYTES_MAX})",
+    )
     parser.add_argument("--data", metavar="DIR", type=Path, help="keep the data in DIR (default: in memory)")
     parser.add_argument(
         "--no-fsync",
@@ -92,6 +100,7 @@ def main() -> int:
             tick_ms=arguments.tick_ms,
             min_session_timeout_ms=arguments.min_session_timeout_ms,
             max_session_timeout_ms=arguments.max_session_timeout_ms,
+            max_request_bytes=arguments.max_request_bytes,
             data_dir=arguments.data,
             fsync=not arguments.no_fsync,
             snapshot_transactions=arguments.snapshot_transactions,
