@@ -30,7 +30,7 @@ def chaos(*words: str) -> subprocess.CompletedProcess[str]:
         ("broker-kill --set rate=200", ROOM, 2, ["broker", "broker"]),
         ("rolling-restart --set records=false", OUTLASTED, 1, ["broker", "broker", "broker", "controller"]),
         ("zombie-controller --set records=false", ROOM, 1, ["broker", "controller"]),
-        ("zookeeper-cut --set records=false", ROOM, 1, ["broker", "controller"]),
+        ("zookeeper-cut --set records=false --zookeeper=java", ROOM, 1, ["broker", "controller"]),
         ("bounce", OUTLASTED, 1, ["broker"]),
     ],
 )
@@ -83,6 +83,7 @@ def test_however_the_command_ends_no_process_is_left(ending: signal.Signals, tmp
         (["broker-kill", "--set", "colour=red"], 2, "colour"),
         (["broker-kill", "--runs", "0"], 2, "argument --runs"),
         (["broker-kill", "--zookeeper-jars", "/nowhere"], 3, "/nowhere"),
+        (["zookeeper-kill", "--zookeeper=python"], 2, "3 servers need --zookeeper=java"),
     ],
 )
 def test_a_call_that_can_not_be_carried_out_says_why(words: list[str], status: int, said: str) -> None:

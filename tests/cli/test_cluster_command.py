@@ -57,12 +57,15 @@ class Command:
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> Iterator[Command]:
-    begun = Command(tmp_path / "data", "--brokers", "2", "--session-timeout-ms", "10000")
+def command(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Command]:
+    """A cluster of two brokers; indirect parameters are further options."""
+    options = getattr(request, "param", ())
+    begun = Command(tmp_path / "data", "--brokers", "2", "--session-timeout-ms", "10000", *options)
     yield begun
     begun.close()
 
 
+@pytest.mark.parametrize("command", [(), ("--zookeeper=java",)], ids=["python", "java"], indirect=True)
 def test_it_says_where_and_is_complete_by_then(command: Command) -> None:
     line = command.line()
     assert re.fullmatch(r"bootstrap\.servers=127\.0\.0\.1:\d+,127\.0\.0\.1:\d+", line)

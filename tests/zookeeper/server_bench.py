@@ -118,7 +118,7 @@ def measure(name: str, connections: int, in_flight: int, seconds: float) -> tupl
     with tempfile.TemporaryDirectory() as directory:
         data = Path(directory) / "data"
         if name in APACHE:
-            with EmbeddedZooKeeper(1, data_dir=data, fsync=APACHE[name]) as apache:
+            with EmbeddedZooKeeper(kind="java", data_dir=data, fsync=APACHE[name]) as apache:
                 return rate(int(apache.connect_string.rpartition(":")[2]), connections, in_flight, seconds), None
         options = PYTHON[name]
         with python_server(None if options is None else data, options or []) as port:
