@@ -1,6 +1,6 @@
 """The interface of a host on which scenarios run.
 
-There are two hosts: real processes with a real ZooKeeper (`controller.chaos`), and the simulator. The runner, the
+There are two hosts: real processes with a ZooKeeper server (`controller.chaos`), and the simulator. The runner, the
 conditions and the checkers use only this interface. The host's own driver (`Coro`) runs every coroutine: a host on real
 processes may block inside.
 """

@@ -1,4 +1,4 @@
-"""`camerlengo bench controller`: time and CPU of a controller over many partitions, on a real ZooKeeper, with brokers
+"""`camerlengo bench controller`: time and CPU of a controller over many partitions, on Apache ZooKeeper, with brokers
 that acknowledge at once: a failover, a lost broker, a controlled shutdown, and an election in columns.
 
 This process is the controller before: it holds /controller, so that it can give it up, and puts back what a run

@@ -1,4 +1,4 @@
-"""`camerlengo bench controller`, small: one real ZooKeeper, real sockets; the figures' shape, never their size."""
+"""`camerlengo bench controller`, small: one Apache ZooKeeper, real sockets; the figures' shape, never their size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`camerlengo bench loading`, small: real ZooKeeper, fresh processes, figures that mean what they say."""
+"""`camerlengo bench loading`, small: Apache ZooKeeper, fresh processes, figures that mean what they say."""
 
 from __future__ import annotations
 

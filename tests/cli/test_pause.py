@@ -1,4 +1,4 @@
-"""`camerlengo pause` against a real ZooKeeper: what it writes, what it says, and how it fails."""
+"""`camerlengo pause` against a ZooKeeper server: what it writes, what it says, and how it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One broker with its controller on its real threads, in this process, over a real ZooKeeper behind a link that can be
+"""One broker with its controller on its real threads, in this process, over ZooKeeper behind a link that can be
 cut; and an outsider beside it, who looks, changes things, and can be elected in its place."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""/controller edited by hand on a real ZooKeeper: what a broker on its real threads does and says."""
+"""/controller edited by hand on a ZooKeeper server: what a broker on its real threads does and says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three broker processes over a real ZooKeeper, as real clients see them: confluent-kafka, kafka-python, kcat."""
+"""Three broker processes over ZooKeeper, as real clients see them: confluent-kafka, kafka-python, kcat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics deleted on broker processes over a real ZooKeeper, as real clients ask for it."""
+"""Topics deleted on broker processes over ZooKeeper, as real clients ask for it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 
 from controller.zookeeper import paths
 from controller.zookeeper.blocking import ThreadClock
-from controller.zookeeper.embedded import EmbeddedZooKeeper
+from controller.zookeeper.embedded import KINDS, EmbeddedZooKeeper, ZooKeeperKind
 from controller.zookeeper.operations import (
     ANY_VERSION,
     ControllerMoved,
@@ -251,8 +251,9 @@ def test_a_handlers_read_for_an_event_is_behind_the_new_watch(node: RealNode, ot
 # -- servers that fail
 
 
-def test_a_server_that_is_paused_killed_and_started_again_keeps_the_session(chroot: str) -> None:
-    with EmbeddedZooKeeper(fsync=False) as zookeeper, real_node(zookeeper.hosts[0], chroot) as node:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_that_is_paused_killed_and_started_again_keeps_the_session(kind: ZooKeeperKind, chroot: str) -> None:
+    with EmbeddedZooKeeper(kind=kind, fsync=False) as zookeeper, real_node(zookeeper.hosts[0], chroot) as node:
         make(node, 1)
         leadership = node.win()
         wait(node.client.watch_node("/r0", "r0"), DEADLINE_S)
