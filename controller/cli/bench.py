@@ -21,7 +21,7 @@ BENCHMARKS = {  # with the line that --help shows
     "broker": "produce and consume through three broker processes with confluent-kafka",
     "kafka": "produce and consume through three brokers of this project and of Kafka 2.8 (KAFKA_HOME), in turn",
     "controller": "failover, lost brokers and controlled shutdown over up to a million partitions, phase by phase",
-    "loading": "loading partitions from Apache ZooKeeper into the controller's context",
+    "loading": "loading partitions from ZooKeeper into the controller's context",
     "timer": "CPU time and memory of the timing wheel, compared with heapq, asyncio and sched",
     "purgatory": "delayed operations: sustained request rate and CPU time, new design and old",
     "schemes": "the seven timer schemes: cost by number of outstanding timers, and the cost model",

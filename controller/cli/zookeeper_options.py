@@ -10,12 +10,14 @@ from controller.cli.requirements import Need, zookeeper_server
 from controller.zookeeper.embedded import KINDS, ZooKeeperKind, kind_for
 
 
-def add_zookeeper_options(parser: argparse.ArgumentParser) -> None:
+def add_zookeeper_options(parser: argparse.ArgumentParser, default: ZooKeeperKind | None = None) -> None:
+    """Add the options. Without `default`, the kind is chosen by `kind_for`."""
+    chosen = default or "python; java where three servers or --zookeeper-jars need it"
     parser.add_argument(
         "--zookeeper",
         choices=KINDS,
-        help="the ZooKeeper to start: the server in Python, or Apache ZooKeeper, which needs Java (python; java where"
-        " three servers or --zookeeper-jars need it)",
+        default=default,
+        help=f"the ZooKeeper to start: the server in Python, or Apache ZooKeeper, which needs Java ({chosen})",
     )
     parser.add_argument(
         "--zookeeper-jars",
@@ -33,6 +35,6 @@ def zookeeper_kind(arguments: argparse.Namespace, servers: int) -> ZooKeeperKind
         raise UsageError(str(error)) from error
 
 
-def zookeeper_needs(arguments: argparse.Namespace, servers: int) -> tuple[Need, ...]:
+def zookeeper_needs(arguments: argparse.Namespace, servers: int = 1) -> tuple[Need, ...]:
     """Return what the ZooKeeper of a command needs: the server in Python needs nothing."""
     return zookeeper_server(arguments.zookeeper_jars) if zookeeper_kind(arguments, servers) == "java" else ()

@@ -32,7 +32,7 @@ from controller.zookeeper.codecs import (
     encode_partition_state,
     encode_topic_assignment,
 )
-from controller.zookeeper.embedded import EmbeddedZooKeeper
+from controller.zookeeper.embedded import EmbeddedZooKeeper, ZooKeeperKind
 from controller.zookeeper.kazoo_connection import KazooConnection
 from controller.zookeeper.operations import Create
 from tests.benchmarks.common import ROOT
@@ -126,9 +126,11 @@ def first_state(replicas: tuple[int, ...]) -> bytes:
 
 
 @contextmanager
-def zookeeper(jars: Path | None, java_options: Sequence[str] = ()) -> Iterator[tuple[EmbeddedZooKeeper, RealClock]]:
-    """Run an Apache ZooKeeper (fsync on, in a temporary directory), and a clock on a network thread."""
-    server = EmbeddedZooKeeper(kind="java", jars=jars, java_options=tuple(java_options))
+def zookeeper(
+    kind: ZooKeeperKind, jars: Path | None, java_options: Sequence[str] = ()
+) -> Iterator[tuple[EmbeddedZooKeeper, RealClock]]:
+    """Run a ZooKeeper (fsync on, in a temporary directory), and a clock on a network thread."""
+    server = EmbeddedZooKeeper(kind=kind, jars=jars, java_options=tuple(java_options))
     network = NetworkThread()
     network.start()
     try:

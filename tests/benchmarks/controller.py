@@ -20,7 +20,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from controller.cli.requirements import Need, zookeeper_server
+from controller.cli.requirements import Need
+from controller.cli.zookeeper_options import add_zookeeper_options, zookeeper_needs
 from controller.core.leadership import Won, elect
 from controller.hosts.network import RealClock
 from controller.zookeeper import blocking, paths
@@ -33,7 +34,7 @@ from controller.zookeeper.codecs import (
     encode_controller,
     encode_controller_epoch,
 )
-from controller.zookeeper.embedded import EmbeddedZooKeeper
+from controller.zookeeper.embedded import EmbeddedZooKeeper, ZooKeeperKind
 from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write
 from statemachines.leader_election_columns import elect_offline_columns, live_mask
 from tests.benchmarks.clusters import (
@@ -50,7 +51,6 @@ from tests.benchmarks.common import (
     Panel,
     add_count,
     add_output,
-    add_zookeeper_jars,
     aligned,
     circumstances,
     integers,
@@ -279,12 +279,14 @@ async def _read(client: ZooKeeperClient, wanted: Sequence[str]) -> list[Any]:
 
 
 @contextmanager
-def bench(size: TreeSize, jars: Path | None = None, heap_mb: int | None = None) -> Iterator[ControllerBench]:
+def bench(
+    size: TreeSize, heap_mb: int | None = None, *, kind: ZooKeeperKind = "java", jars: Path | None = None
+) -> Iterator[ControllerBench]:
     """A cluster with its ZooKeeper (fsync on, in a folder of its own that goes with it). `heap_mb`: of its JVM, all of
     it taken at once; None: as Java chooses. EmbeddedServerUnavailable."""
     # A small room for the young: the tree leaves it while it is written, and not, all at once, in a run.
     options = () if heap_mb is None else (f"-Xms{heap_mb}m", f"-Xmx{heap_mb}m", f"-Xmn{min(YOUNG_MB, heap_mb // 2)}m")
-    with zookeeper(jars, options) as (server, clock):
+    with zookeeper(kind, jars, options) as (server, clock):
         brokers = Child("tests.benchmarks.controller_worker", "brokers", str(size.brokers))
         try:
             made = ControllerBench(server, size, clock, brokers)
@@ -452,7 +454,7 @@ TABLES = ("controller failover", "controller brokers")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Starts an Apache ZooKeeper with fsync, three brokers that acknowledge at once, and a controller"
+        "Starts a ZooKeeper with fsync, three brokers that acknowledge at once, and a controller"
         " that stands by, each in a process of its own. failover: /controller is deleted, until the failover's end,"
         " partitions of one replica. broker-gone: a registration is deleted, until the last new leader is in ZooKeeper,"
         " partitions of two replicas. shutdown: request to answer. election: leaders of partitions of three"
@@ -474,11 +476,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_count(parser, "--runs", 5, "measured runs, after a warm-up")
     add_count(parser, "--heap-mb", None, "initial and maximum heap of ZooKeeper's JVM (Java's default)", least=16)
     add_output(parser, PLOT_PNG, "docs/controller-scale.md", TABLES)
-    add_zookeeper_jars(parser)
+    add_zookeeper_options(parser, "java")
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
-    return (*zookeeper_server(arguments.zookeeper_jars), *plots_needed(arguments))
+    return (*zookeeper_needs(arguments), *plots_needed(arguments))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -501,7 +503,7 @@ def _measure(arguments: argparse.Namespace) -> ControllerFigures:
         return TreeSize(topics, partitions, replication_factor, BROKERS, led_by)
 
     def measure(tree: TreeSize, name: str, one: Any) -> Repeated[Any]:
-        with bench(tree, arguments.zookeeper_jars, arguments.heap_mb) as made:
+        with bench(tree, arguments.heap_mb, kind=arguments.zookeeper, jars=arguments.zookeeper_jars) as made:
             runs = []
             for number in range(arguments.runs + 1):
                 runs.append(one(made))

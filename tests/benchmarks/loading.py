@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from controller.cli.main import UsageError
-from controller.cli.requirements import Need, zookeeper_server
+from controller.cli.requirements import Need
+from controller.cli.zookeeper_options import add_zookeeper_options, zookeeper_needs
 from controller.clock import Coro
 from controller.core.leadership import ControllerSettings, Term, Won, elect
 from controller.core.loading import list_topics, load_states, load_topics, read_brokers, watch_brokers
@@ -28,7 +29,7 @@ from controller.trace import NullTrace
 from controller.zookeeper import blocking
 from controller.zookeeper.broker_writes import BrokerWrites
 from tests.benchmarks.clusters import TreeSize, client_of, write_tree, zookeeper
-from tests.benchmarks.common import add_count, add_output, add_zookeeper_jars, run_worker, show, spread
+from tests.benchmarks.common import add_count, add_output, run_worker, show, spread
 
 LIMIT_S = 300.0
 SESSION_TIMEOUT_MS = 30_000
@@ -152,7 +153,7 @@ def kazoo(hosts: str, topics: int, partitions: int) -> dict[str, Any]:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Starts an Apache ZooKeeper, writes a cluster into it, and loads it as a new controller does, each time in a"
+        "Starts a ZooKeeper, writes a cluster into it, and loads it as a new controller does, each time in a"
         " fresh process: read, decoded, watched and in the context. kazoo's own pipelined reads of the same state"
         " znodes are timed beside it."
     )
@@ -163,16 +164,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_count(parser, "--runs", 5, "runs, each in a new process")
     add_count(parser, "--peer-runs", 1, "runs of kazoo's reads; 0: none", least=0)
     add_output(parser)
-    add_zookeeper_jars(parser)
+    add_zookeeper_options(parser, "java")
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
-    return zookeeper_server(arguments.zookeeper_jars)
+    return zookeeper_needs(arguments)
 
 
 def run(arguments: argparse.Namespace) -> int:
     size = _size(arguments)
-    with zookeeper(arguments.zookeeper_jars) as (server, clock):
+    with zookeeper(arguments.zookeeper, arguments.zookeeper_jars) as (server, clock):
         hosts = server.connect_string
         write_tree(hosts, size, clock)
         loads = [run_worker(__name__, "load", hosts) for _ in range(arguments.runs)]
