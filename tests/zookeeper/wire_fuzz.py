@@ -430,7 +430,11 @@ def pair(*, tcp: bool = False, timed: bool = False) -> Iterator[Pair]:
     longest_ms = 2 * LONG_TIMEOUT_MS
     with (
         EmbeddedZooKeeper(
-            fsync=False, tick_ms=TICK_MS, max_session_timeout_ms=longest_ms, java_options=java_options(check_ms)
+            kind="java",
+            fsync=False,
+            tick_ms=TICK_MS,
+            max_session_timeout_ms=longest_ms,
+            java_options=java_options(check_ms),
         ) as real,
         contextlib.ExitStack() as stack,
     ):
