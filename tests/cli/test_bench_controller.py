@@ -69,7 +69,7 @@ def test_a_first_run_is_told_apart_and_every_part_has_its_figures(
     sizes: list[TreeSize] = []
 
     @contextmanager
-    def canned(size: TreeSize, *_: object) -> Iterator[CannedBench]:
+    def canned(size: TreeSize, *_: object, **__: object) -> Iterator[CannedBench]:
         sizes.append(size)
         yield CannedBench()
 
