@@ -13,15 +13,11 @@ waits for a limited time.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, TypeVar
-
-# numpy loads OpenBLAS, whose threads would spin for 50 ms of CPU before they sleep.
-os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 from controller.protocol.client import (
     CreatableReplicaAssignment,

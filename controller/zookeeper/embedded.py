@@ -25,7 +25,6 @@ then the server ends without a message, so all five are required before it is st
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
 import os
 import re
@@ -41,6 +40,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Literal, Self, get_args
 
+from controller.system import try_lock
 from controller.zookeeper import launch
 from controller.zookeeper.row_writes import REQUEST_BYTES_MAX
 
@@ -627,7 +627,8 @@ def _lock_directory(directory: Path, servers: int, kind: ZooKeeperKind) -> IO[st
     except OSError as error:
         raise DataDirectoryError(f"{directory}: {error.strerror}") from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not try_lock(lock.fileno()):
+            raise DataDirectoryError(f"{directory} is in use by another embedded ZooKeeper")
         lock.seek(0)
         held = lock.read().strip()
         if held not in ("", content):
@@ -635,9 +636,6 @@ def _lock_directory(directory: Path, servers: int, kind: ZooKeeperKind) -> IO[st
         if not held:
             lock.write(f"{content}\n")
             lock.flush()
-    except BlockingIOError as error:
-        lock.close()
-        raise DataDirectoryError(f"{directory} is in use by another embedded ZooKeeper") from error
     except DataDirectoryError:
         lock.close()
         raise
