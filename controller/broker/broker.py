@@ -351,7 +351,7 @@ class Broker:
         def then(errors: Mapping[str, ErrorCode]) -> None:
             error = errors[topic.name]
             if error not in (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                self._note("error", f"topic {topic.name} can't be created: {error.name}")
+                self._note("warning", f"topic {topic.name} can't be created: {error.name}")
 
         self._auto_creation.create_topics([topic], self._is_controller(), then)
 

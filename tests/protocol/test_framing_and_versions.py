@@ -131,5 +131,15 @@ def test_supported_versions_are_those_of_a_2_8_broker_and_what_later_ones_ask_a_
         ApiKey.UPDATE_FEATURES: (0, 1),
         ApiKey.ALLOCATE_PRODUCER_IDS: (0, 0),
         ApiKey.DESCRIBE_LOG_DIRS: (0, 4),
+        ApiKey.OFFSET_COMMIT: (0, 8),
+        ApiKey.OFFSET_FETCH: (0, 7),
+        ApiKey.JOIN_GROUP: (0, 7),
+        ApiKey.HEARTBEAT: (0, 4),
+        ApiKey.LEAVE_GROUP: (0, 4),
+        ApiKey.SYNC_GROUP: (0, 5),
+        ApiKey.DESCRIBE_GROUPS: (0, 5),
+        ApiKey.LIST_GROUPS: (0, 4),
+        ApiKey.DELETE_GROUPS: (0, 2),
+        ApiKey.OFFSET_DELETE: (0, 0),
     }
     assert list(SUPPORTED) == sorted(SUPPORTED)
