@@ -153,21 +153,21 @@ def test_a_state_that_is_not_whole_is_noticed(
 
 def _without_a_partition(snapshot: MetadataSnapshot) -> MetadataSnapshot:
     name, states = next(iter(snapshot.topics.items()))
-    return dataclasses.replace(snapshot, topics={**snapshot.topics, name: dict(list(states.items())[1:])})
+    return msgspec.structs.replace(snapshot, topics={**snapshot.topics, name: dict(list(states.items())[1:])})
 
 
 def _with_another_leader(snapshot: MetadataSnapshot) -> MetadataSnapshot:
     name, states = next(iter(snapshot.topics.items()))
     number, state = next(iter(states.items()))
     other = msgspec.structs.replace(state, leader=state.leader + 1)
-    return dataclasses.replace(snapshot, topics={**snapshot.topics, name: {**states, number: other}})
+    return msgspec.structs.replace(snapshot, topics={**snapshot.topics, name: {**states, number: other}})
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda snapshot: dataclasses.replace(snapshot, controller_id=LEFT[-1] + 1), "reports controller"),
-        (lambda snapshot: dataclasses.replace(snapshot, brokers={}), "knows 0 brokers"),
+        (lambda snapshot: msgspec.structs.replace(snapshot, controller_id=LEFT[-1] + 1), "reports controller"),
+        (lambda snapshot: msgspec.structs.replace(snapshot, brokers={}), "knows 0 brokers"),
         (_without_a_partition, "shows 1999 partitions"),
         (_with_another_leader, "ZooKeeper has leader"),
     ],

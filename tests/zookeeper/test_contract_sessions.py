@@ -47,8 +47,10 @@ def test_what_is_asked_for_outside_of_a_session_is_refused(backend: Backend) -> 
         client.connection.read([backend.root]),  # type: ignore[list-item]
         client.connection.multi([Create(backend.path("never"), b"")]),  # type: ignore[list-item]
     ]
+    client.cut()  # so that it is not connected before it asks again
     started = client.connection.start()
     pendings.append(client.connection.watch([backend.root], []))  # type: ignore[arg-type]
+    client.heal()
     for pending in pendings:
         with pytest.raises(SessionGone):
             backend.wait(pending)
