@@ -39,9 +39,13 @@ def lazy_names(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str
 
 
 def _source(module: str) -> str:
+    """The source that the module was loaded from. A loader may not know it, as pytest's, which rewrites assertions."""
     spec = sys.modules[module].__spec__
     get_source = getattr(spec and spec.loader, "get_source", None)
     source = None if get_source is None else get_source(module)
+    if source is None and spec is not None and spec.has_location and str(spec.origin).endswith(".py"):
+        with open(str(spec.origin), encoding="utf-8") as file:
+            source = file.read()
     if source is None:
         raise ImportError(f"{module}: its source must be installed: the names that it loads are read from there")
     return str(source)

@@ -64,3 +64,27 @@ def test_a_module_without_its_source_says_so(tmp_path: Path) -> None:
     (tmp_path / "lazy.py").write_text(MODULE)
     result = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, timeout=60)
     assert "ImportError: lazy: its source must be installed" in result.stderr
+
+
+def test_a_loader_that_does_not_give_the_source_is_enough(tmp_path: Path) -> None:
+    """pytest loads the packages of its plugins by such a loader."""
+    (tmp_path / "lazy.py").write_text(MODULE)
+    program = f"""
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+sys.path.insert(0, {str(ROOT)!r})
+
+class Rewriting:
+    def create_module(self, spec): return None
+    def exec_module(self, module):
+        with open({str(tmp_path / "lazy.py")!r}) as source:
+            exec(source.read(), vars(module))
+
+spec = ModuleSpec("lazy", Rewriting(), origin={str(tmp_path / "lazy.py")!r})
+spec.has_location = True
+sys.modules["lazy"] = module = module_from_spec(spec)
+spec.loader.exec_module(module)
+assert module.__all__ == ["Fraction", "hls_to_rgb"]
+"""
+    subprocess.run([sys.executable, "-S", "-c", program], check=True, timeout=60)
