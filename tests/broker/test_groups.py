@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from controller.broker.groups.handlers import NAMED_MAX
-from controller.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_of, read_group, read_key, read_offset
+from controller.broker.groups.offsets_topic import (
+    OFFSETS_TOPIC,
+    CommittedOffset,
+    offset_key,
+    offset_value,
+    partition_of,
+    read_group,
+    read_key,
+    read_offset,
+)
 from controller.protocol.client import ApiVersionsRequest, FindCoordinatorRequest
 from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
@@ -33,12 +42,14 @@ from controller.protocol.groups import (
     SyncGroupAssignment,
     SyncGroupRequest,
 )
-from controller.storage.batches import HEADER_BYTES, decode_records, header_at
+from controller.storage.batches import HEADER_BYTES, Record, decode_records, encode_batch, header_at
 from tests.broker.data_harness import DataBroker
 from tests.broker.harness import Deferred
 
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"
 """A consumer that subscribes to the topic `t`: version 0, one topic, no user data."""
+TRANSACTIONAL, CONTROL = 0x10, 0x20
+"""Bits of a batch's attributes."""
 INITIAL_DELAY_MS = 3_000
 SESSION_MS, REBALANCE_MS = 10_000, 60_000
 
@@ -393,6 +404,45 @@ def test_a_deleted_group_is_not_read_back(broker: Coordinator) -> None:
     broker.lead(OFFSETS_TOPIC, epoch=2, isr=(1,))
     broker.clock.step()
     assert broker.committed() == -1
+
+
+@pytest.mark.parametrize(("ends_with", "offset"), [(b"\x00\x00\x00\x01", 8), (b"\x00\x00\x00\x00", 5), (None, 5)])
+def test_an_offset_of_a_transaction_counts_once_its_commit_marker_is_read(
+    broker: Coordinator, ends_with: bytes | None, offset: int
+) -> None:
+    """As a Kafka broker wrote them, which coordinated the group before."""
+    broker.commit(5)
+    broker.follow(OFFSETS_TOPIC, epoch=1)
+    log = broker.offsets.log
+    assert log is not None
+    given = offset_value(CommittedOffset(8, -1, "", broker.clock.wall_ms()))
+    record = Record(log.log_end_offset, 0, offset_key("g", "t", 0), given)
+    log.append_as_follower(encode_batch([record], leader_epoch=1, attributes=TRANSACTIONAL, producer_id=7))
+    if ends_with is not None:
+        marker = Record(log.log_end_offset, 0, ends_with, b"")
+        log.append_as_follower(
+            encode_batch([marker], leader_epoch=1, attributes=TRANSACTIONAL | CONTROL, producer_id=7)
+        )
+    broker.lead(OFFSETS_TOPIC, epoch=2, isr=(1,))
+    broker.clock.step()
+    assert broker.committed() == offset
+
+
+@pytest.mark.parametrize(
+    "key", [None, b"", b"\x00", b"\x00\x09", b"\xff\xff", b"\x00\x01\x00\xffg", b"\x00\x02\xff\xff"]
+)
+def test_a_record_that_can_not_be_read_is_reported_and_the_others_count(broker: Coordinator, key: bytes | None) -> None:
+    broker.commit(5)
+    broker.follow(OFFSETS_TOPIC, epoch=1)
+    log = broker.offsets.log
+    assert log is not None
+    log.append_as_follower(encode_batch([Record(log.log_end_offset, 0, key, b"\x00")], leader_epoch=1))
+    key_of_ours = offset_key("g", "t", 0)
+    log.append_as_follower(encode_batch([Record(log.log_end_offset, 0, key_of_ours, b"\x00\x09")], leader_epoch=1))
+    broker.lead(OFFSETS_TOPIC, epoch=2, isr=(1,))
+    broker.clock.step()
+    assert broker.committed() == 5
+    assert len([note for note in broker.trace.notes("error") if note.endswith("it is passed over")]) == 2
 
 
 def test_nothing_is_acknowledged_before_all_in_sync_have_it(broker: Coordinator) -> None:
