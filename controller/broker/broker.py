@@ -518,7 +518,8 @@ class Broker:
         assert self.data is not None
         version = exchange.header.api_version
         if request.acks != ACKS_NONE:
-            yield from self.data.produce.handle(request, version, exchange.answer)
+            internal = exchange.header.client_id == ADMIN_CLIENT
+            yield from self.data.produce.handle(request, version, exchange.answer, internal=internal)
             return
 
         def appended(good: bool) -> None:
@@ -684,6 +685,8 @@ _MAY_ANSWER_MUCH = frozenset(
 """Requests whose answer may be large while they are small."""
 _A_FETCH = FetchRequest(0, 0, ())
 _FIRST_VERSION_WITH_ONE_ERROR = 7  # for all of a fetch
+ADMIN_CLIENT = "__admin_client"
+"""The client id with which Kafka's administrators may write to internal topics."""
 _NOT_CONTROLLER = "This is not the correct controller for this cluster."
 _API_NAMES = {
     ApiKey.LEADER_AND_ISR: "LeaderAndIsr",

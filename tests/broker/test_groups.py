@@ -42,6 +42,7 @@ from controller.protocol.groups import (
     SyncGroupAssignment,
     SyncGroupRequest,
 )
+from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from controller.storage.batches import HEADER_BYTES, Record, decode_records, encode_batch, header_at
 from tests.broker.data_harness import DataBroker
 from tests.broker.harness import Deferred
@@ -443,6 +444,16 @@ def test_a_record_that_can_not_be_read_is_reported_and_the_others_count(broker: 
     broker.clock.step()
     assert broker.committed() == 5
     assert len([note for note in broker.trace.notes("error") if note.endswith("it is passed over")]) == 2
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_clients_do_not_write_to_the_topic(broker: Coordinator, acks: int) -> None:
+    batch = encode_batch([Record(0, 0, offset_key("g", "t", 0), None)])
+    request = ProduceRequest(acks, 1_000, (ProduceTopic(OFFSETS_TOPIC, (ProducePartition(0, batch),)),))
+    answer = broker.ask(ApiKey.PRODUCE, request, 8).responses[0].partition_responses[0]
+    assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert answer.error_message == "only brokers write to an internal topic"
+    assert broker.records() == []
 
 
 def test_nothing_is_acknowledged_before_all_in_sync_have_it(broker: Coordinator) -> None:

@@ -276,7 +276,7 @@ class GroupStore:
         def answered(response: ProduceResponse) -> None:
             then(response.responses[0].partition_responses[0])
 
-        self._drive(self._produce.handle(request, PRODUCE_VERSION, answered))
+        self._drive(self._produce.handle(request, PRODUCE_VERSION, answered, internal=True))
 
     # Reading, when this broker comes to lead a partition.
 

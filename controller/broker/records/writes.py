@@ -191,6 +191,8 @@ AT_ONCE_US = 2_000
 """How much of a request's checks is done on the loop, by their own estimates; a librdkafka batch of 10,000 records is
 about as much."""
 
+_OF_BROKERS_ALONE = ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, "only brokers write to an internal topic")
+
 Key: TypeAlias = tuple[str, int]
 
 
@@ -255,8 +257,15 @@ class ProduceHandler:
         partition_events.of_high_watermarks.append(self._partition_changed)
         partition_events.idle[self._partition_changed] = lambda: not waiting.delayed
 
-    def handle(self, request: ProduceRequest, version: int, answer: Callable[[ProduceResponse], None]) -> Steps:
-        """For acks 1 and -1, and for those that are none."""
+    def handle(
+        self,
+        request: ProduceRequest,
+        version: int,
+        answer: Callable[[ProduceResponse], None],
+        *,
+        internal: bool = False,
+    ) -> Steps:
+        """For acks 1 and -1, and for those that are none. `internal`: the request may name internal topics."""
 
         def appended(parts: ProduceParts) -> None:
             if not any(part.awaited for _, those in parts for part in those):
@@ -265,7 +274,7 @@ class ProduceHandler:
             operation = DelayedProduce(request.timeout_ms, parts, self._min_insync, answer)
             self._waiting.try_complete_else_watch(operation, operation.keys())
 
-        return self._take(request, version, appended)
+        return self._take(request, version, appended, internal)
 
     def handle_unanswered(self, request: ProduceRequest, version: int, then: Callable[[bool], None]) -> Steps:
         """Handle a request with acks=0. `then` is called with False if a part was refused: closing the connection is
@@ -278,7 +287,9 @@ class ProduceHandler:
 
     # -- first stage
 
-    def _take(self, request: ProduceRequest, version: int, then: Callable[[ProduceParts], None]) -> Steps:
+    def _take(
+        self, request: ProduceRequest, version: int, then: Callable[[ProduceParts], None], internal: bool = False
+    ) -> Steps:
         """In slices; a connection's next request waits for all of them."""
         budget_us = AT_ONCE_US
         begun = 0
@@ -290,7 +301,10 @@ class ProduceHandler:
                 begun += 1
                 if begun % SLICE == 0:
                     yield None
-                one = self._begin(topic.name, asked, request.acks, version)
+                if topic.name in INTERNAL_TOPICS and not internal:
+                    one = _One(topic.name, asked.index, _refused(asked.index, _OF_BROKERS_ALONE))
+                else:
+                    one = self._begin(topic.name, asked, request.acks, version)
                 if one.work is not None:
                     budget_us = one.check(budget_us)
                     finished &= one.work is None
