@@ -132,7 +132,7 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages and benchmarks": (lines, 86_398),
+    "lines of the packages and benchmarks": (lines, 86_430),
     "files of the packages and benchmarks": (files, 330),
     "lines of the packages": (lambda: lines(PACKAGES), 79_075),
     "files of the packages": (lambda: files(PACKAGES), 310),

@@ -21,10 +21,11 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from controller.cli.requirements import PLOTS, Need
@@ -326,10 +327,14 @@ def plots_needed(arguments: argparse.Namespace) -> tuple[Need, ...]:
 # -- processes
 
 
-def run_worker(module: str, *words: str, limit_s: float = 600.0) -> dict[str, Any]:
-    """Run a module in a fresh process and return its answer, one JSON object. Raises CalledProcessError."""
+def run_worker(
+    module: str, *words: str, limit_s: float = 600.0, environment: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Run a module in a fresh process and return its answer, one JSON object. `environment` has variables besides ours.
+    Raises CalledProcessError."""
     command = [sys.executable, "-m", module, *words]
-    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=limit_s, check=True, cwd=ROOT)
+    env = {**os.environ, **environment}
+    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=limit_s, check=True, cwd=ROOT, env=env)
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 

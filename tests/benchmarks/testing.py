@@ -4,7 +4,9 @@
 
 is one measurement, in a process of its own, and prints one JSON object. `cold`: CPU from the interpreter's start to a
 record that was written with acks=all to three brokers and read back. `second`: CPU of the second cluster of a process.
-`recovery`: from the kill of a leader to another one that all brokers know. `sequence`: what many clusters leave.
+`recovery`: from the kill of a leader to another one that all brokers know. `sequence`: what many clusters leave, among
+it the live memory, which is what malloc gave out and did not get back. Where malloc counts it (glibc) and serves all
+objects (PYTHONMALLOC=malloc), a leak differs in it from free memory that an allocator keeps for later.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ def measured(arguments: argparse.Namespace, load: float) -> dict[str, Any]:
         "numpy_import_cpu_ms": spread([run_worker(__name__, "numpy")["cpu_ms"] for _ in range(arguments.runs)]),
         "second_cpu_ms": spread([run_worker(__name__, "second")["cpu_ms"] for _ in range(arguments.runs)]),
         "recovery_ms": run_worker(__name__, "recovery", str(arguments.kills)),
-        "sequence": run_worker(__name__, "sequence", str(arguments.clusters)),
+        "sequence": run_worker(__name__, "sequence", str(arguments.clusters), environment={"PYTHONMALLOC": "malloc"}),
         "circumstances": circumstances(load),
     }
 
@@ -92,8 +94,9 @@ def text(found: Mapping[str, Any], arguments: argparse.Namespace) -> str:
             f"kill to a leader that all know, ms ({arguments.kills} kills): {worded(found['recovery_ms'])}",
             f"{arguments.clusters} clusters in sequence: {sequence['cpu_ms_each']:.1f} ms of CPU each; growth after the"
             f" first {WARM}: {sequence['threads']} threads, {sequence['descriptors']} descriptors,"
-            f" {sequence['objects']} objects, {sequence['rss_kib']} KiB resident, of which"
-            f" {sequence['second_half_objects']} objects and {sequence['second_half_rss_kib']} KiB in the second half",
+            f" {sequence['objects']} objects, {sequence['live_kib']} KiB of live memory, of which"
+            f" {sequence['second_half_objects']} objects and {sequence['second_half_live_kib']} KiB in the second half;"
+            f" resident, with what the allocator keeps: {sequence['rss_kib']} KiB",
             found["circumstances"],
         ]
     )
@@ -160,6 +163,29 @@ def recovery(kills: int) -> dict[str, float]:
     return spread(times_ms)
 
 
+def live_memory_bytes() -> int:
+    """What malloc gave out and did not get back; 0 where malloc does not count it."""
+    import ctypes  # not with the module: `cold` counts what is imported
+
+    class Counts(ctypes.Structure):
+        """glibc's `struct mallinfo2`."""
+
+        _fields_ = [(f"count_{number}", ctypes.c_size_t) for number in range(4)] + [
+            ("mapped", ctypes.c_size_t),
+            *[(f"count_{number}", ctypes.c_size_t) for number in range(5, 7)],
+            ("in_use", ctypes.c_size_t),
+            *[(f"count_{number}", ctypes.c_size_t) for number in range(8, 10)],
+        ]
+
+    try:
+        mallinfo2 = ctypes.CDLL(None).mallinfo2
+    except AttributeError:
+        return 0
+    mallinfo2.restype = Counts
+    counts = mallinfo2()
+    return int(counts.mapped + counts.in_use)
+
+
 def usage() -> dict[str, int]:
     gc.collect()
     status = Path("/proc/self/status").read_text()
@@ -168,6 +194,7 @@ def usage() -> dict[str, int]:
         "threads": threading.active_count(),
         "descriptors": len(os.listdir("/proc/self/fd")),
         "objects": len(gc.get_objects()),
+        "live_kib": live_memory_bytes() // 1024,
         "rss_kib": int(resident.split()[1]),
     }
 
