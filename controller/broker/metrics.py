@@ -41,6 +41,7 @@ _CHANNELS = "kafka_controller_controllerchannelmanager"
 _PURGATORY = "kafka_server_delayedoperationpurgatory"
 _TIMER = "camerlengo_timer"
 _SESSION = "kafka_server_sessionexpirelistener"
+_REQUESTS = "kafka_network_requestmetrics"
 
 
 def metrics_of(node: Node, now_ms: float) -> Iterator[Metric]:
@@ -61,6 +62,21 @@ def timer_metrics(wakes: int, counts: WheelCounts) -> Iterator[Metric]:
         ("advances_saved", counts.advances_saved, "Ticks of 1 ms over which the clock jumped"),
     ):
         yield CounterMetricFamily(f"{_TIMER}_{name}", about, float(value))
+
+
+def stage_metrics(
+    stages: Mapping[str, Mapping[str, tuple[Mapping[float, float], int, float]]],
+) -> Iterator[Metric]:
+    """A server's requests: by stage and request, quantiles in ms, how many there were, and their sum in ms."""
+    for stage, requests in stages.items():
+        name = f"{_REQUESTS}_{stage.lower()}timems"
+        metric = Metric(name, f"{stage}TimeMs of the requests", "summary")
+        for request, (quantiles, count, total_ms) in requests.items():
+            for one, value in quantiles.items():
+                metric.add_sample(name, {"request": request, "quantile": f"{one:g}"}, value)
+            metric.add_sample(f"{name}_count", {"request": request}, float(count))
+            metric.add_sample(f"{name}_sum", {"request": request}, total_ms)
+        yield metric
 
 
 def _controller(node: Node) -> Iterator[Metric]:

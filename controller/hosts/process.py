@@ -35,6 +35,7 @@ from controller.hosts.metrics_server import MetricsServer
 from controller.hosts.network import NetworkThread, OffLoop
 from controller.hosts.peers import SocketPeers, socket_channels
 from controller.hosts.process_output import LogOutput, ProcessTrace
+from controller.hosts.request_stages import RequestStages
 from controller.hosts.server import CannotListen, SocketServer, limits_of
 from controller.log import logger
 from controller.storage import AlreadyLocked, DuplicateLogs, OutOfResources
@@ -133,8 +134,8 @@ class BrokerProcess:
             self._trace.node = self.settings.broker_id
         self.settings = self.settings.with_bound_ports(ports, socket.getfqdn())
         self._node = node = self._make_node()
-        self._server.serve(node.broker.begin)
         self._serve_metrics(node)
+        self._server.serve(node.broker.begin)
         self._events.start(node)
         node.start().on_done(lambda: self._notify(_Notice.CONNECTED))
         node.registered.on_done(lambda: self._notify(_Notice.REGISTERED))
@@ -144,13 +145,16 @@ class BrokerProcess:
         if self.settings.metrics_address is None:
             return
         # prometheus_client takes 0.1 s of CPU to import: only a broker that serves metrics pays for it.
-        from controller.broker.metrics import metrics_of, text_of, timer_metrics
+        from controller.broker.metrics import metrics_of, stage_metrics, text_of, timer_metrics
 
         address = self._metrics.bind(self.settings.metrics_address)
+        self._server.stages = stages = RequestStages()
 
         def text() -> str:
             clock = self._clock
-            return text_of((*metrics_of(node, clock.now_ms()), *timer_metrics(clock.wakes, clock.wheel_counts)))
+            timer = timer_metrics(clock.wakes, clock.wheel_counts)
+            requests = stage_metrics(stages.summaries(self._network.loop.time()))
+            return text_of((*metrics_of(node, clock.now_ms()), *timer, *requests))
 
         self._metrics.serve(text)
         self._trace.emit(Noted("info", f"metrics at http://{address_text(address)}/metrics"))

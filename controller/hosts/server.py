@@ -29,6 +29,7 @@ from controller.broker.request_context import Respond, Steps
 from controller.broker.settings import QUEUED_REQUESTS, BrokerSettings, Listener
 from controller.clock import Timer
 from controller.hosts.network import TURN_S, LoopScheduler, NetworkThread, RunningSteps
+from controller.hosts.request_stages import RequestStages, Slot, Unsent, kind_of
 from controller.protocol.errors import MalformedFrame, ProtocolError
 from controller.protocol.framing import FrameBuffer, Part, RecordRange, framed_parts
 from controller.storage.disk import FileRange
@@ -174,22 +175,6 @@ LARGE_BYTES = 64 * 1024
 """A request that announces more waits while large ones that have begun to arrive hold as much as they may."""
 
 
-class _Slot:
-    """The place of one request's answer in its connection's order. Called with the answer, on any thread: a controller
-    answers on its own."""
-
-    __slots__ = ("_connection", "parts", "ready", "size")
-
-    def __init__(self, connection: ServerConnection, size: int) -> None:
-        self._connection = connection
-        self.parts: Sequence[Part] | None = None
-        self.ready = False
-        self.size = size
-
-    def __call__(self, parts: Sequence[Part] | None) -> None:
-        self._connection.answer(self, parts)
-
-
 class ServerConnection:
     """Begins to read at once."""
 
@@ -216,6 +201,7 @@ class ServerConnection:
         "_stall_timer",
         "_taking",
         "_unanswered",
+        "_unsent",
         "_waiting",
         "_working",
         "_writing",
@@ -231,7 +217,8 @@ class ServerConnection:
         self._buffer = FrameBuffer(request_bytes_max)
         # Lists: an empty deque takes 600 bytes, which counts where tens of thousands of connections wait.
         self._frames: list[bytes] = []
-        self._slots: list[_Slot] = []
+        self._slots: list[Slot] = []
+        self._unsent = None if server.stages is None else Unsent(server.stages)
         self._outgoing = SendQueue(sock)
         self._held = 0  # bytes of requests, as reported to the host
         self._unanswered = 0  # bytes of those that were taken up
@@ -330,19 +317,24 @@ class ServerConnection:
     def _take(self, *, one: bool = False) -> None:
         """Hands over what may be handed over while it is this connection's turn, or `one` request, and sends what was
         answered at once, together."""
-        until = self._loop.time() + (0.0 if one else TURN_S)
+        now_s = self._loop.time()
+        until = now_s + (0.0 if one else TURN_S)
         self._taking = True
         try:
             while self._may_hand_over():
                 frame = self._frames.pop(0)
-                slot = _Slot(self, len(frame))
+                kind = 0 if self._unsent is None else kind_of(frame)
+                slot = Slot(self.answer, len(frame), kind, self._arrived_s, now_s)
                 self._slots.append(slot)
                 self._unanswered += slot.size
                 steps = self._server.receive(frame, slot, self._listener)
                 del frame
+                now_s = self._loop.time()
                 if steps is not None:
                     self._working = self._server.turns.work(steps, self._worked)
-                is_over = self._loop.time() >= until
+                else:
+                    slot.handled_s = now_s
+                is_over = now_s >= until
                 if is_over or not self._may_hand_over():
                     self._flush()
                 if is_over:
@@ -362,6 +354,8 @@ class ServerConnection:
     def _worked(self) -> None:
         """The request that took several slices has been handled; its answer may come later."""
         self._working = None
+        if self._slots:  # the last is this request's: no other is taken up meanwhile
+            self._slots[-1].handled_s = self._loop.time()
         if not (self._closed or self._waiting):
             self._take()
 
@@ -396,15 +390,16 @@ class ServerConnection:
 
     # -- out
 
-    def answer(self, slot: _Slot, parts: Sequence[Part] | None) -> None:
+    def answer(self, slot: Slot, parts: Sequence[Part] | None) -> None:
         """For its slots, on any thread."""
+        slot.answered_s = self._loop.time()
         network = self._server.network
         if network.on_loop():
             self._fill(slot, parts)
         else:
             network.call(partial(self._fill, slot, parts))
 
-    def _fill(self, slot: _Slot, parts: Sequence[Part] | None) -> None:
+    def _fill(self, slot: Slot, parts: Sequence[Part] | None) -> None:
         slot.parts, slot.ready = parts, True
         if self._taking or self._flushing or self._closed or self._slots[0] is not slot:
             return
@@ -432,6 +427,8 @@ class ServerConnection:
                     self._ending = True
                 elif slot.parts:
                     self._outgoing.put(slot.parts)
+                    if self._unsent is not None:
+                        self._unsent.add(slot, self._loop.time())
         except (RangeCut, ProtocolError, OSError) as error:
             self._server.note("warning", f"connection closed: {error}")
             self._dispose()
@@ -451,6 +448,8 @@ class ServerConnection:
             return
         if self._outgoing.left_bytes < before:
             self._active_s = self._loop.time()
+            if self._unsent is not None and not self._outgoing.left_bytes:
+                self._unsent.sent(self._active_s)
         if self._ending and not self._outgoing.left_bytes:
             self._dispose()
             return
@@ -600,6 +599,8 @@ class SocketServer:
         self._large: dict[ServerConnection, None] = {}
         """Those within a large request, in the order in which it began to arrive."""
         self._first_since_s: float | None = None
+        self.stages: RequestStages | None = None
+        """Set before `serve`: the stages of every request are measured."""
 
     def bind(self, listeners: Sequence[Listener]) -> Mapping[str, int]:
         """Each listener's port by its name, once all of them are had. CannotListen, with none of them kept."""
