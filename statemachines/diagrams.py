@@ -15,6 +15,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from statemachines.group import GROUP
+from statemachines.log_segment import SEGMENT
 from statemachines.machine import CompiledMachine
 from statemachines.partition import PARTITION
 from statemachines.reassignment import REASSIGNMENT
@@ -198,11 +199,29 @@ GROUP_LAYOUT = DiagramLayout(
     bends={},
 )
 
+SEGMENT_LAYOUT = DiagramLayout(
+    title="The machine of a log segment on two tiers",
+    width=1040,
+    height=640,
+    places={
+        "Active": StateBox(150, 85, BoxKind.Serving, "appended to, SSD alone"),
+        "OnlyCache": StateBox(150, 245, BoxKind.Serving, "sealed, SSD alone"),
+        "Copying": StateBox(520, 85, BoxKind.Absent, "SSD; a copy is under way"),
+        "Cached": StateBox(520, 245, BoxKind.Serving, "SSD and HDD"),
+        "WithoutCache": StateBox(860, 245, BoxKind.Serving, "HDD alone"),
+        "ActiveOnHdd": StateBox(860, 85, BoxKind.Serving, "appended to, HDD alone"),
+        "Deleting": StateBox(330, 555, BoxKind.Deleting, "its files are removed"),
+        "Lost": StateBox(710, 555, BoxKind.Down, "its only device is lost"),
+    },
+    bends={("Active", "Deleting"): -150.0, ("Active", "Lost"): 20.0, ("Copying", "Deleting"): 45.0},
+)
+
 DIAGRAMS: Mapping[str, tuple[CompiledMachine[Any], DiagramLayout]] = {
     "partition-machine.svg": (PARTITION, PARTITION_LAYOUT),
     "replica-machine.svg": (REPLICA, REPLICA_LAYOUT),
     "reassignment-machine.svg": (REASSIGNMENT, REASSIGNMENT_LAYOUT),
     "group-machine.svg": (GROUP, GROUP_LAYOUT),
+    "segment-machine.svg": (SEGMENT, SEGMENT_LAYOUT),
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from statemachines.diagrams import DIAGRAMS, PARTITION_LAYOUT, DiagramLayout, draw, main, table_text
 from statemachines.group import GROUP
+from statemachines.log_segment import SEGMENT
 from statemachines.partition import PARTITION
 from statemachines.reassignment import REASSIGNMENT
 from statemachines.replica import REPLICA
@@ -62,7 +63,7 @@ def test_boxes_keep_apart_and_within_the_picture(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "table"),
-    [(machine.name, table_text(machine)) for machine in (PARTITION, REPLICA, REASSIGNMENT, GROUP)],
+    [(machine.name, table_text(machine)) for machine in (PARTITION, REPLICA, REASSIGNMENT, GROUP, SEGMENT)],
 )
 def test_the_page_shows_the_picture_and_the_table(name: str, table: str) -> None:
     assert f"(images/{name}-machine.svg)" in PAGE
