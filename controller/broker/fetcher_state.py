@@ -442,6 +442,8 @@ class FollowerLogs:
         reached = max(min(leaders, log.log_end_offset), log.log_start_offset)
         moved = reached != partition.high_watermark
         partition.high_watermark = reached
+        if moved and (producers := log.known_producers) is not None:
+            producers.replicated(reached)
         return moved
 
     def _move_start(self, followed: FetchedPartition, leaders: int) -> bool:

@@ -279,6 +279,11 @@ class Partition:
             return False
         return self.high_watermark == log.log_end_offset and leading.all_at(self.high_watermark)
 
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it is what consumers of committed records get: no transaction is open there."""
+        return self.high_watermark if self.log is None else self.log.last_stable_offset(self.high_watermark)
+
     def agrees_on_topic_id(self, topic_id: bytes) -> bool:
         """Return whether this is a partition of the topic with this id. The first id received is kept; a controller
         that sends none is trusted."""

@@ -64,6 +64,14 @@ class ProducerFenced(BadBatches):
     """An older epoch of a producer id than one that was seen (Kafka: INVALID_PRODUCER_EPOCH)."""
 
 
+class InvalidTransactionState(BadBatches):
+    """A batch outside of a transaction, by a producer that has one open in this log (Kafka: INVALID_TXN_STATE)."""
+
+
+class CoordinatorFenced(BadBatches):
+    """A marker of a coordinator that another has replaced (Kafka: TRANSACTION_COORDINATOR_FENCED)."""
+
+
 class OffsetOutOfRange(StorageError):
     """Not between the log's start and its end (Kafka: OFFSET_OUT_OF_RANGE)."""
 

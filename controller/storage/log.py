@@ -33,10 +33,19 @@ from controller.storage.checkpoints import LEADER_EPOCHS, EpochEnd, LeaderEpochs
 from controller.storage.disk import Disk, FileRange, Health, on_disk, or_offline
 from controller.storage.errors import BadBatches, OffsetOutOfRange, OffsetsOutOfOrder
 from controller.storage.log_validator import Checked, checking, done
-from controller.storage.producer_states import KnownBatch, ProducerStates, restore, snapshot_offsets, take_snapshot
+from controller.storage.producer_states import (
+    KnownBatch,
+    ProducerStates,
+    note_batch,
+    require_allowed,
+    restore,
+    snapshot_offsets,
+    take_snapshot,
+)
 from controller.storage.recovery import LogCheckpoint, open_files
 from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, segment_path
 from controller.storage.settings import UNLIMITED, LogSettings
+from controller.storage.transactions import AbortedRange, Marker, Origin, aborted_between, markers_in
 
 
 class SegmentFacts(Protocol):
@@ -226,6 +235,12 @@ NO_EPOCHS = LeaderEpochs()
 """Of every log that has none: nothing but a new epoch makes them others."""
 
 
+def _markers(data: Bytes, headers: Sequence[BatchHeader]) -> Sequence[Marker | None]:
+    if any(header.is_control for header in headers):
+        return markers_in(data, headers)
+    return (None,) * len(headers)
+
+
 def _keep_nothing() -> None:
     pass
 
@@ -364,23 +379,23 @@ class PartitionLog:
         """`checking` and `append_checked` in one."""
         return self.append_checked(done(self.checking(batches)), leader_epoch)
 
-    def checking(self, batches: Bytes) -> Generator[int, None, Checked]:
+    def checking(self, batches: Bytes, origin: Origin = Origin.CLIENT) -> Generator[int, None, Checked]:
         """See `log_validator.checking`; with this log's settings, and without a look at what it holds."""
-        return checking(batches, self.settings, self._now_ms())
+        return checking(batches, self.settings, self._now_ms(), origin)
 
     @on_disk
-    def append_checked(self, checked: Checked, leader_epoch: int) -> Appended:
+    def append_checked(self, checked: Checked, leader_epoch: int, origin: Origin = Origin.CLIENT) -> Appended:
         """Give the batches the next offsets and this epoch, and write them with one write.
 
         A bytearray is written into and is not kept; other buffers are copied. A batch that an idempotent producer sent
         before is answered with its first offsets.
 
         Raises:
-            SequenceOutOfOrder, ProducerFenced: nothing has changed.
+            SequenceOutOfOrder, ProducerFenced, InvalidTransactionState, CoordinatorFenced: nothing has changed.
         """
         batches, headers, latest = checked
         now_ms = self._now_ms()
-        known = self._known_batch(headers)
+        known = self._known_batch(batches, headers, origin)
         if known is not None:
             return Appended(known.base_offset, known.last_offset, duplicate=True)
         data = batches if isinstance(batches, bytearray) else bytearray(batches)
@@ -398,14 +413,11 @@ class PartitionLog:
         stamped_ms = now_ms if self.settings.log_append_time else NO_TIMESTAMP
         return Appended(placed[0].base_offset, offset - 1, stamped_ms, position)
 
-    def _known_batch(self, headers: Sequence[BatchHeader]) -> KnownBatch | None:
-        """The batch of which this append is a repetition. Raises what ProducerStates.check_all raises."""
+    def _known_batch(self, batches: Bytes, headers: Sequence[BatchHeader], origin: Origin) -> KnownBatch | None:
+        """The batch of which this append is a repetition. Raises what `require_allowed` raises."""
         if all(header.producer_id < 0 for header in headers):
             return None
-        known = self.producers.duplicate_of(headers[0])
-        if known is None:
-            self.producers.check_all(headers)
-        return known
+        return require_allowed(self.producers, headers, _markers(batches, headers), origin)
 
     @on_disk
     def append_as_follower(self, batches: Bytes) -> Appended:
@@ -441,12 +453,12 @@ class PartitionLog:
             self._roll(headers[0].base_offset)
         self._active.append(data, headers)
         latest = self.epochs.latest
-        for header in headers:
+        for header, marker in zip(headers, _markers(data, headers), strict=True):
             if header.leader_epoch != latest:
                 self._assign(header.leader_epoch, header.base_offset)
                 latest = header.leader_epoch
             if header.producer_id >= 0:
-                is_new = self.producers.update(header, now_ms)
+                is_new = note_batch(self.producers, header, marker, now_ms, self._active)
                 self.producers.keep_newest(self.settings.producer_ids_max)
                 if is_new:
                     self._producers_added(1)
@@ -562,6 +574,29 @@ class PartitionLog:
                 return found
             batch = self.batch_for_timestamp(timestamp_ms, batch.header.last_offset + 1)
         return None
+
+    # Transactions
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """See ProducerStates.first_unstable_offset; not below the log's start."""
+        first = None if self._producers is None else self._producers.first_unstable_offset(high_watermark)
+        return None if first is None else max(first, self.log_start_offset)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Below it every transaction has ended, and its end is replicated."""
+        first = None if self._producers is None else self.first_unstable_offset(high_watermark)
+        return high_watermark if first is None else min(first, high_watermark)
+
+    def segment_end(self, offset: int) -> int:
+        """Where the segment that holds `offset` ends: a read goes no further."""
+        following = bisect_right(self.segment_offsets, offset)
+        return self.segment_offsets[following] if following < len(self.segment_offsets) else self.log_end_offset
+
+    @on_disk
+    def aborted_transactions(self, offset: int, up_to: int) -> list[AbortedRange]:
+        """The aborted transactions that have records from `offset` up to below `up_to`."""
+        later = self._segments[index_of(self._segments, offset) :]
+        return aborted_between((segment.aborted for segment in later), offset, up_to)
 
     # Leader epochs
 

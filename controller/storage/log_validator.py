@@ -30,6 +30,7 @@ from controller.storage.errors import (
     UnsupportedCompression,
 )
 from controller.storage.settings import LogSettings
+from controller.storage.transactions import Origin
 
 
 class Checked(NamedTuple):
@@ -53,8 +54,10 @@ def done(work: Generator[int, None, T]) -> T:
             return result
 
 
-def checking(batches: Bytes, settings: LogSettings, now_ms: int) -> Generator[int, None, Checked]:
-    """Check batches that a client sent, with all their records.
+def checking(
+    batches: Bytes, settings: LogSettings, now_ms: int, origin: Origin = Origin.CLIENT
+) -> Generator[int, None, Checked]:
+    """Check batches that a client sent, or this broker's coordinators, with all their records.
 
     A generator: before each piece of work it yields an estimate of the microseconds that the piece takes. Another
     thread may drive it, as long as `batches` stays as it is.
@@ -64,7 +67,7 @@ def checking(batches: Bytes, settings: LogSettings, now_ms: int) -> Generator[in
             BatchesTooLarge, for the first batch that is not as it must be.
     """
     headers = headers_of(batches)
-    _check_headers(headers, len(batches), settings)
+    _check_headers(headers, len(batches), settings, origin)
     latest: list[int] = []
     position = 0
     view = memoryview(batches)
@@ -75,27 +78,30 @@ def checking(batches: Bytes, settings: LogSettings, now_ms: int) -> Generator[in
     return Checked(batches, headers, latest)
 
 
-def _check_headers(headers: Sequence[BatchHeader], size_bytes: int, settings: LogSettings) -> None:
+def _check_headers(headers: Sequence[BatchHeader], size_bytes: int, settings: LogSettings, origin: Origin) -> None:
     if not headers:
         raise BadBatches(0, "no batch")
     position = 0
     for header in headers:
-        _check(position, header, settings)
+        _check(position, header, settings, origin)
         position += header.size_bytes
     if size_bytes > settings.segment_bytes:
         raise BatchesTooLarge(0, f"{size_bytes} bytes, a segment has {settings.segment_bytes} at most")
 
 
-def _check(position: int, header: BatchHeader, settings: LogSettings) -> None:
+def _check(position: int, header: BatchHeader, settings: LogSettings, origin: Origin) -> None:
     if header.record_count < 1 or header.last_offset_delta + 1 != header.record_count:
         raise InvalidBatch(
             position, f"{header.record_count} records with a last offset delta of {header.last_offset_delta}"
         )
-    if header.is_control or header.is_transactional:
-        raise InvalidBatch(position, "a control or transactional batch: there are no transactions here")
+    if header.is_control and origin is Origin.CLIENT:
+        raise InvalidBatch(position, "a control batch: only coordinators write them")
+    if header.is_transactional and header.producer_id < 0:
+        raise InvalidBatch(position, "a transactional batch without a producer id")
     if header.codec > 4:
         raise UnsupportedCompression(position, f"compression codec {header.codec}: expected 0 to 4")
-    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+    numbered = header.base_sequence >= 0 or origin is Origin.COORDINATOR
+    if header.producer_id >= 0 and (not numbered or header.producer_epoch < 0):
         raise InvalidBatch(
             position,
             f"producer {header.producer_id} with epoch {header.producer_epoch} and sequence {header.base_sequence}",

@@ -1,8 +1,9 @@
-"""The last batches of each idempotent producer, so that a duplicate is recognised and a missing batch is detected.
+"""The last batches of each idempotent producer, so that a duplicate is recognised and a missing batch is detected; and
+which producers have a transaction open in the log.
 
-Derived from batch headers alone: rebuilt from the log, or from a `.snapshot` file and what follows it. A snapshot is
-written when a segment begins and when a log is closed, and read when the log is opened or truncated. Rules and format:
-Kafka 2.8's ProducerAppendInfo and ProducerStateManager, without transactions.
+Derived from batch headers and markers: rebuilt from the log, or from a `.snapshot` file and what follows it. A snapshot
+is written when a segment begins and when a log is closed, and read when the log is opened or truncated. Rules and
+format: Kafka 2.8's ProducerAppendInfo and ProducerStateManager.
 """
 
 from __future__ import annotations
@@ -17,10 +18,24 @@ from typing import NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from controller.storage.batches import INT_MAX, NO_SEQUENCE, BatchHeader
+from controller.storage.batches import HEADER_BYTES, INT_MAX, NO_SEQUENCE, BatchHeader
 from controller.storage.disk import Disk
-from controller.storage.errors import CorruptLog, ProducerFenced, SequenceOutOfOrder
+from controller.storage.errors import (
+    CoordinatorFenced,
+    CorruptLog,
+    InvalidTransactionState,
+    ProducerFenced,
+    SequenceOutOfOrder,
+)
 from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, base_offset_of, segment_path
+from controller.storage.transactions import (
+    MARKER_BYTES_MAX,
+    NO_TRANSACTION,
+    AbortedRange,
+    Marker,
+    Origin,
+    marker_of,
+)
 
 KEPT_BATCHES = 5
 """As many as a producer may have in flight; a batch before these is no longer known as a duplicate."""
@@ -31,7 +46,7 @@ EVICTED_AT_ONCE = 1_000
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 _SNAPSHOT_VERSION = 1
-_NO_TRANSACTION = -1
+NO_COORDINATOR = -1
 
 
 class KnownBatch(msgspec.Struct, frozen=True, gc=False):
@@ -51,6 +66,10 @@ class Producer(NamedTuple):
     """The newest last, KEPT_BATCHES at most, all of `epoch`."""
     appended_ms: int = 0
     """By the broker's clock; 0 for one that was read from the disk. A batch's timestamp is its client's choice."""
+    first_offset: int = NO_TRANSACTION
+    """Of the first record of its open transaction in this log."""
+    coordinator_epoch: int = NO_COORDINATOR
+    """Of the coordinator that wrote its last marker."""
 
     @property
     def last_sequence(self) -> int:
@@ -58,13 +77,18 @@ class Producer(NamedTuple):
 
 
 class ProducerStates:
-    """In the order of their last batches, the one that was silent longest first."""
+    """In the order of their last batches, the one that was silent longest first. A producer with an open transaction is
+    never forgotten: without it, nothing would hold readers back from the transaction's records."""
 
-    __slots__ = ("_producers",)
+    __slots__ = ("_open", "_producers", "_unreplicated")
 
     def __init__(self) -> None:
         self._producers: OrderedDict[int, Producer] | None = None
         """None until there is one: most logs are not written to."""
+        self._open: dict[int, int] = {}
+        """The producer id of each open transaction by its first offset, ascending."""
+        self._unreplicated: dict[int, int] = {}
+        """Of transactions that have ended, but whose marker may lie above the high watermark: first offset, marker."""
 
     @property
     def _known(self) -> OrderedDict[int, Producer]:
@@ -97,8 +121,9 @@ class ProducerStates:
         if producer is None:
             return
         who = f"producer {header.producer_id}"
-        if header.producer_epoch < producer.epoch:
-            raise ProducerFenced(position, f"{who}: epoch {header.producer_epoch}, seen {producer.epoch}")
+        self._check_epoch(header, producer, position)
+        if producer.first_offset != NO_TRANSACTION and not header.is_transactional:
+            raise InvalidTransactionState(position, f"{who} has a transaction open, and the batch is outside of one")
         if header.producer_epoch > producer.epoch:
             expected = 0
         elif not producer.batches:
@@ -107,6 +132,24 @@ class ProducerStates:
             expected = (producer.last_sequence + 1) & INT_MAX
         if header.base_sequence != expected:
             raise SequenceOutOfOrder(position, f"{who}: sequence {header.base_sequence}, expected {expected}")
+
+    def _check_epoch(self, header: BatchHeader, producer: Producer, position: int) -> None:
+        if header.producer_epoch < producer.epoch:
+            who = f"producer {header.producer_id}"
+            raise ProducerFenced(position, f"{who}: epoch {header.producer_epoch}, seen {producer.epoch}")
+
+    def check_coordinators(self, header: BatchHeader, marker: Marker | None) -> None:
+        """Whether a leader may append a coordinator's batch. Raises ProducerFenced or CoordinatorFenced."""
+        producer = self.producer(header.producer_id)
+        if producer is None:
+            return
+        self._check_epoch(header, producer, 0)
+        if marker is not None and marker.coordinator_epoch < producer.coordinator_epoch:
+            raise CoordinatorFenced(
+                0,
+                f"producer {header.producer_id}: a marker of coordinator epoch {marker.coordinator_epoch}, "
+                f"seen {producer.coordinator_epoch}",
+            )
 
     def check_all(self, headers: Sequence[BatchHeader]) -> None:
         """`check` for the batches of one append, of which each follows those before it."""
@@ -137,6 +180,10 @@ class ProducerStates:
         producers = self._known
         producer = producers.get(header.producer_id)
         batches = producer.batches if producer is not None and producer.epoch == header.producer_epoch else ()
+        first_offset = NO_TRANSACTION if producer is None else producer.first_offset
+        if header.is_transactional and not header.is_control and first_offset == NO_TRANSACTION:
+            first_offset = header.base_offset
+            self._open[first_offset] = header.producer_id
         if header.base_sequence != NO_SEQUENCE:  # a control batch has none
             batch = KnownBatch(
                 header.base_sequence,
@@ -146,23 +193,71 @@ class ProducerStates:
                 header.max_timestamp_ms,
             )
             batches = (*batches[1 - KEPT_BATCHES :], batch)
-        producers[header.producer_id] = Producer(header.producer_epoch, header.max_timestamp_ms, batches, now_ms)
+        producers[header.producer_id] = Producer(
+            header.producer_epoch,
+            header.max_timestamp_ms,
+            batches,
+            now_ms,
+            first_offset,
+            NO_COORDINATOR if producer is None else producer.coordinator_epoch,
+        )
         if producer is not None:
             producers.move_to_end(header.producer_id)
         return producer is None
 
+    # Transactions.
+
+    def end_transaction(self, header: BatchHeader, marker: Marker) -> AbortedRange | None:
+        """The marker is in the log, and `update` was called for it. Return the transaction if it is aborted and has
+        records in this log."""
+        producer = self._known[header.producer_id]
+        first_offset = producer.first_offset
+        self._known[header.producer_id] = producer._replace(
+            first_offset=NO_TRANSACTION, coordinator_epoch=marker.coordinator_epoch
+        )
+        if first_offset == NO_TRANSACTION:
+            return None
+        self._open.pop(first_offset, None)
+        self._unreplicated[first_offset] = header.last_offset
+        if marker.commits:
+            return None
+        stable = next(iter(self._open), header.next_offset)
+        return AbortedRange(header.producer_id, first_offset, header.last_offset, stable)
+
+    def replicated(self, high_watermark: int) -> None:
+        """Markers below the high watermark are on every replica that counts."""
+        ended = [first for first, marker in self._unreplicated.items() if marker < high_watermark]
+        for first_offset in ended:
+            del self._unreplicated[first_offset]
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """The first offset of a transaction whose end is not certain: it is open, or its marker is at the high
+        watermark or above. None: there is none."""
+        first = next(iter(self._open), None)
+        if self._unreplicated:
+            self.replicated(high_watermark)
+            first = min((*self._unreplicated, *(() if first is None else (first,))), default=None)
+        return first
+
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forgets producers that sent nothing for so long."""
+        """Forgets producers that sent nothing for so long, and have no transaction open."""
         producers: dict[int, Producer] = self._producers or {}
-        expired = [one for one, producer in producers.items() if now_ms - producer.timestamp_ms >= expiration_ms]
+        expired = [
+            one
+            for one, producer in producers.items()
+            if now_ms - producer.timestamp_ms >= expiration_ms and producer.first_offset == NO_TRANSACTION
+        ]
         for producer_id in expired:
             del producers[producer_id]
 
     def keep_newest(self, count: int) -> None:
         """Forget those that were silent longest, until there are `count` at most. One that goes on later may begin with
         any sequence, as after its expiration."""
-        while len(self) > count:
-            self._known.popitem(last=False)
+        known = self._known if len(self) > count else None
+        while known is not None and len(known) > max(count, len(self._open)):
+            producer_id, producer = known.popitem(last=False)
+            if producer.first_offset != NO_TRANSACTION:
+                known[producer_id] = producer
 
     def oldest_ms(self) -> int:
         """When the one that was silent longest appended last. There is one."""
@@ -170,6 +265,7 @@ class ProducerStates:
 
     def clear(self) -> None:
         self._producers = None
+        self._open, self._unreplicated = {}, {}
 
     def encode(self) -> bytes:
         """The bytes of a snapshot file. Of each producer it keeps the last batch alone, as Kafka's does."""
@@ -193,13 +289,16 @@ class ProducerStates:
             raise CorruptLog(file, 6, f"{count} producers announced, {len(data)} bytes")
         states = cls()
         for entry in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :]):
-            producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, _, _ = entry
+            producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, coordinator_epoch, first_offset = entry
             batches: tuple[KnownBatch, ...] = ()
             if last_sequence != NO_SEQUENCE:
                 first_sequence = (last_sequence - delta) & INT_MAX
                 known = KnownBatch(first_sequence, last_sequence, last_offset - delta, last_offset, timestamp_ms)
                 batches = (known,)
-            states._known[producer_id] = Producer(epoch, timestamp_ms, batches)
+            states._known[producer_id] = Producer(epoch, timestamp_ms, batches, 0, first_offset, coordinator_epoch)
+            if first_offset != NO_TRANSACTION:
+                states._open[first_offset] = producer_id
+        states._open = dict(sorted(states._open.items()))
         return states
 
 
@@ -256,8 +355,8 @@ def _entry(one: tuple[int, Producer]) -> bytes:
         last.last_offset,
         last.last_offset - last.base_offset,
         producer.timestamp_ms,
-        -1,
-        _NO_TRANSACTION,
+        producer.coordinator_epoch,
+        producer.first_offset,
     )
 
 
@@ -276,16 +375,56 @@ def take_snapshot(disk: Disk, directory: str, offset: int, producers: ProducerSt
         disk.replace(path, producers.encode(), durable=False)
 
 
+def note_batch(
+    states: ProducerStates, header: BatchHeader, marker: Marker | None, now_ms: int, segment: Segment
+) -> bool:
+    """A batch with a producer id was appended to `segment`. Return whether the producer id is new."""
+    is_new = states.update(header, now_ms)
+    if marker is not None:
+        aborted = states.end_transaction(header, marker)
+        if aborted is not None:
+            segment.aborted.append(aborted)
+    return is_new
+
+
+def require_allowed(
+    states: ProducerStates, headers: Sequence[BatchHeader], markers: Sequence[Marker | None], origin: Origin
+) -> KnownBatch | None:
+    """Return the batch of which this append is a repetition. Raises what the checks of ProducerStates raise."""
+    if origin is Origin.COORDINATOR:
+        for header, marker in zip(headers, markers, strict=True):
+            states.check_coordinators(header, marker)
+        return None
+    known = states.duplicate_of(headers[0])
+    if known is None:
+        states.check_all(headers)
+    return known
+
+
+def _marker_at(segment: Segment, position: int, header: BatchHeader) -> Marker | None:
+    if not header.is_control or header.size_bytes > MARKER_BYTES_MAX:
+        return None
+    return marker_of(header, segment.file.read_at(position + HEADER_BYTES, header.size_bytes - HEADER_BYTES))
+
+
 def restore(
-    disk: Disk, directory: str, snapshots: Sequence[int], segments: Sequence[Segment], log_end_offset: int
+    disk: Disk,
+    directory: str,
+    snapshots: Sequence[int],
+    segments: Sequence[Segment],
+    log_end_offset: int,
+    unsound_from: int | None = None,
 ) -> ProducerStates:
-    """The states at the log's end: from the newest of the `snapshots` that can be read, and the headers after it.
-    Those that are beyond the end, or can't be read, are removed."""
+    """The states at the log's end: from the newest of the `snapshots` that can be read, and the batches after it.
+    Those that are beyond the end, or can't be read, are removed. `unsound_from`: of segments that begin there or later
+    the transaction index is made again, which takes a snapshot that is not later."""
     states, offset = ProducerStates(), 0
     for found in reversed(snapshots):
         path = segment_path(directory, found, SNAPSHOT_SUFFIX)
         if found > log_end_offset:
             disk.remove(path)
+            continue
+        if unsound_from is not None and found > unsound_from:
             continue
         try:
             states, offset = ProducerStates.decode(path, disk.read(path)), found
@@ -293,7 +432,15 @@ def restore(
         except CorruptLog:  # of a derived file: what it held is in the log
             disk.remove(path)
     for segment in segments:
+        remade = unsound_from is not None and segment.base_offset >= unsound_from
+        if remade:
+            segment.aborted.begin_anew()
         if segment.next_offset > offset and segment.size_bytes:
-            for _, header in segment.headers_from(offset):
-                states.update(header)
+            for position, header in segment.headers_from(offset):
+                if header.producer_id >= 0:
+                    states.update(header)
+                    marker = _marker_at(segment, position, header)
+                    aborted = None if marker is None else states.end_transaction(header, marker)
+                    if aborted is not None and remade:
+                        segment.aborted.append(aborted)
     return states

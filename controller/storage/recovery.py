@@ -48,6 +48,7 @@ from controller.storage.segment import (
     segment_path,
 )
 from controller.storage.settings import LogSettings
+from controller.storage.transactions import TXN_INDEX_SUFFIX
 
 
 class RecoveryVerdict(Enum):
@@ -117,6 +118,9 @@ def open_files(
     segments = _segments(disk, directory, found, settings, now_ms)
     epochs = _epochs(disk, directory, names, segments, known, warn)
     cut_bytes = 0
+    unsound_from = None
+    if segments and not known.clean:
+        unsound_from = segments[_first_to_recover(segments, known.recovery_point)].base_offset
     # One empty segment that begins where all was synced, as most of a broker's logs: there is nothing that a crash
     # could have done to it.
     is_bare = len(segments) == 1 and not segments[0].size_bytes and segments[0].base_offset == known.recovery_point
@@ -153,7 +157,7 @@ def open_files(
     if is_bare and not snapshots:
         producers = ProducerStates()
     else:
-        producers = restore(disk, directory, snapshots, segments, log_end_offset)
+        producers = restore(disk, directory, snapshots, segments, log_end_offset, unsound_from)
     topic_id = _topic_id(disk, directory) if PARTITION_METADATA in names else NO_TOPIC_ID
     return Opened(segments, epochs, producers, topic_id, log_start_offset, cut_bytes)
 
@@ -200,7 +204,7 @@ def _segments(disk: Disk, directory: str, files: _Files, settings: LogSettings, 
     return segments
 
 
-_DERIVED = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+_DERIVED = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _LEFT_OVER = (".tmp", ".deleted")
 
 

@@ -31,6 +31,7 @@ from controller.storage.batches import (
 )
 from controller.storage.disk import Disk, File, FileRange
 from controller.storage.errors import CorruptBatch, CorruptLog
+from controller.storage.transactions import TXN_INDEX_SUFFIX, TransactionIndex
 
 LOOK_BYTES = 4 * 1024
 CHECK_BYTES = 1024 * 1024
@@ -244,6 +245,7 @@ class Segment:
     made when it has: a broker has thousands of them."""
 
     __slots__ = (
+        "_aborted",
         "_directory",
         "_disk",
         "_index_interval_bytes",
@@ -272,6 +274,7 @@ class Segment:
         self.next_offset = base_offset if self.size_bytes == 0 else -1
         self._offsets: SparseIndex | None = None
         self._times: SparseIndex | None = None
+        self._aborted: TransactionIndex | None = None
         self._loaded = self.size_bytes == 0
         self._unindexed_bytes = 0
         self.created_ms = now_ms
@@ -299,6 +302,13 @@ class Segment:
             path = segment_path(self._directory, self.base_offset, TIME_INDEX_SUFFIX)
             self._times = SparseIndex(self._disk, path, TIME_ENTRY)
         return self._times
+
+    @property
+    def aborted(self) -> TransactionIndex:
+        if self._aborted is None:
+            path = segment_path(self._directory, self.base_offset, TXN_INDEX_SUFFIX)
+            self._aborted = TransactionIndex(self._disk, path, is_new=not self.size_bytes)
+        return self._aborted
 
     # Appending
 
@@ -440,6 +450,8 @@ class Segment:
             self.offsets.unload()
             self.times.unload()
             self._loaded = False
+        if self._aborted is not None:
+            self._aborted.unload()
 
     # Reading
 
@@ -518,6 +530,7 @@ class Segment:
         last = self.times.last()
         self.max_timestamp_ms = NO_TIMESTAMP if last is None else last[0]
         self._max_timestamp_offset = self.base_offset if last is None else self.base_offset + last[1]
+        self.aborted.cut(next_offset)
         # The batches after the last entry of the time index may have a later time.
         for _, header in self.headers_from(self._max_timestamp_offset):
             if header.max_timestamp_ms > self.max_timestamp_ms:
@@ -532,6 +545,8 @@ class Segment:
             self.save_indexes()
             self.offsets.sync()
             self.times.sync()
+            if self._aborted is not None:
+                self._aborted.sync()
 
     def seal(self) -> None:
         """Nothing will be appended any more: the time index gets its last entry, both go to disk."""
@@ -541,6 +556,8 @@ class Segment:
         self._marks = None
 
     def save_indexes(self) -> None:
+        if self._aborted is not None:
+            self._aborted.save()
         if self._loaded:
             self.offsets.save()
             self.times.save()
@@ -550,7 +567,7 @@ class Segment:
 
     def remove(self) -> None:
         """Off the disk. The file is not closed: ranges of it may be on their way out."""
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX):
             self._disk.remove(segment_path(self._directory, self.base_offset, suffix))
 
     # What the rules look at

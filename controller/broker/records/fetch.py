@@ -1,6 +1,7 @@
 """Fetch: reads partitions one after another; answers at once, or when there is enough or the time is up.
 
-A consumer reads up to the high watermark, a follower up to the leader's log end offset. A follower's fetch also reports
+A consumer reads up to the high watermark, or up to the last stable offset if it wants committed records alone; a
+follower up to the leader's log end offset. A follower's fetch also reports
 its own log end offset, which is recorded before its records are read, so the high watermark in the answer already
 includes it. A fetch without enough data waits as a `DelayedFetch`. `fetch_sessions.py` decides which partitions an
 incremental fetch means. Rules and codes: Kafka 2.8's KafkaApis.handleFetchRequest, ReplicaManager.fetchMessages and
@@ -30,7 +31,7 @@ from controller.protocol.fetch import (
     NO_DIVERGENCE,
     NO_LEADER_EPOCH,
     NO_OFFSET,
-    READ_COMMITTED,
+    AbortedTransaction,
     EpochEndOffset,
     FetchPartition,
     FetchPartitionData,
@@ -138,7 +139,7 @@ class PartitionReader:
                 return LogReadResult(topic, data, ends_the_wait=True)
             if position_ms is not None:
                 self._record_position(partition, log, ask, asked, position_ms)
-            up_to = log.log_end_offset if ask.from_follower else partition.high_watermark
+            up_to = ask.end(partition, log)
             if asked.fetch_offset == up_to == log.log_end_offset or self._holds_back(ask, partition):
                 log.health.check()
                 data = _data(ask, asked, partition, log, b"", NO_DIVERGENCE)
@@ -202,32 +203,40 @@ def _data(
     found: FileRange | bytes,
     divergence: EpochEndOffset,
 ) -> FetchPartitionData:
-    """Without transactions everything that is committed is stable."""
+    stable = partition.last_stable_offset
     if found == b"" and divergence is NO_DIVERGENCE:
-        aborted = ask.isolation_level == READ_COMMITTED and not ask.from_follower
-        return _nothing(asked.partition, partition.high_watermark, log.log_start_offset, aborted)
+        return _nothing(asked.partition, partition.high_watermark, stable, log.log_start_offset, ask.committed_only)
     records: Records = found
     return FetchPartitionData(
         asked.partition,
         ErrorCode.NONE,
         partition.high_watermark,
         records,
-        last_stable_offset=partition.high_watermark,
+        last_stable_offset=stable,
         log_start_offset=log.log_start_offset,
         diverging_epoch=divergence,
-        aborted_transactions=() if ask.isolation_level == READ_COMMITTED and not ask.from_follower else None,
+        aborted_transactions=_aborted(log, asked, stable) if ask.committed_only else None,
     )
 
 
+def _aborted(log: PartitionLog, asked: FetchPartition, stable: int) -> tuple[AbortedTransaction, ...]:
+    """Those with records in what is read, and perhaps some that begin later."""
+    up_to = min(log.segment_end(asked.fetch_offset), stable)
+    found = log.aborted_transactions(asked.fetch_offset, up_to)
+    return tuple(AbortedTransaction(one.producer_id, one.first_offset) for one in found)
+
+
 @lru_cache(maxsize=1_024)
-def _nothing(index: int, high_watermark: int, log_start_offset: int, lists_aborted: bool) -> FetchPartitionData:
+def _nothing(
+    index: int, high_watermark: int, last_stable_offset: int, log_start_offset: int, lists_aborted: bool
+) -> FetchPartitionData:
     """Return an empty result. Cached, since waiting fetches hold it and nearly all idle partitions have the same."""
     return FetchPartitionData(
         index,
         ErrorCode.NONE,
         high_watermark,
         b"",
-        last_stable_offset=high_watermark,
+        last_stable_offset=last_stable_offset,
         log_start_offset=log_start_offset,
         aborted_transactions=() if lists_aborted else None,
     )
@@ -264,7 +273,7 @@ class _Watched:
         partition, log = self._reading.partition, self._reading.log
         if partition is None or log is None or not self._reading.is_still_there(self._ask):
             return True
-        end = log.log_end_offset if self._ask.from_follower else partition.high_watermark
+        end = self._ask.end(partition, log)
         if end == self._seen_end:
             return False
         shrunk, self._seen_end = end < self._seen_end or log.log_end_offset < self._asked.fetch_offset, end

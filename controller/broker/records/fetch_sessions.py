@@ -29,6 +29,7 @@ from controller.protocol.fetch import (
     NO_LEADER_EPOCH,
     NO_OFFSET,
     NO_SESSION,
+    READ_COMMITTED,
     FetchPartition,
     FetchPartitionData,
     FetchRequest,
@@ -56,9 +57,19 @@ class FetchParams:
     whole_first_batch: bool
     only_leader: bool
     from_follower: bool = field(init=False)
+    committed_only: bool = field(init=False)
+    """A consumer's that reads up to the last stable offset."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "from_follower", self.replica_id >= 0)  # asked for each partition, several times
+        committed_only = self.isolation_level == READ_COMMITTED and not self.from_follower
+        object.__setattr__(self, "committed_only", committed_only)
+
+    def end(self, partition: Partition, log: PartitionLog) -> int:
+        """The offset up to which it may read."""
+        if self.from_follower:
+            return log.log_end_offset
+        return partition.last_stable_offset if self.committed_only else partition.high_watermark
 
 
 class LogReadResult(msgspec.Struct, frozen=True):
@@ -90,7 +101,7 @@ class LogReadResult(msgspec.Struct, frozen=True):
         if partition is None or log is None or self.size_bytes or data.high_watermark != partition.high_watermark:
             return False
         return (
-            asked.fetch_offset == (log.log_end_offset if ask.from_follower else data.high_watermark)
+            asked.fetch_offset == ask.end(partition, log)
             and data.log_start_offset == log.log_start_offset
             and self.is_still_there(ask)
         )

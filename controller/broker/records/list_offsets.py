@@ -1,7 +1,7 @@
 """Offset look-ups: ListOffsets (by timestamp) and OffsetForLeaderEpoch (by leader epoch). Kafka 2.8's rules.
 
-A consumer gets offsets up to the high watermark; a follower, and a debugging client, up to the log end offset. Both
-isolation levels have the same end, as transactions are not supported. Version 0 is answered with segments' offsets.
+A consumer gets offsets up to the high watermark, or up to the last stable offset if it reads committed records alone; a
+follower, and a debugging client, up to the log end offset. Version 0 is answered with segments' offsets.
 
 A look-up by timestamp reads compressed batches. A leader has checked what producers sent, but the log may hold batches
 from one that did not: what is damaged, or grows beyond a limit, is not decompressed, and the batch counts as a whole
@@ -27,6 +27,7 @@ from controller.protocol.fetch import (
     LATEST_TIMESTAMP,
     NO_LEADER_EPOCH,
     NO_TIMESTAMP,
+    READ_COMMITTED,
     ListOffsetsPartition,
     ListOffsetsPartitionResult,
     ListOffsetsRequest,
@@ -91,17 +92,17 @@ class ListOffsetsHandler:
             only_leader = request.replica_id != DEBUGGING_CONSUMER
             log = local_log(partition, asked.current_leader_epoch, only_leader=only_leader)
             if version == 0:
-                offsets = self._segments_before(log, asked, _limit(partition, log, request.replica_id))
+                offsets = self._segments_before(log, asked, _limit(partition, log, request))
                 return ListOffsetsPartitionResult(asked.partition_index, ErrorCode.NONE, old_style_offsets=offsets)
             client = request.replica_id == CONSUMER
             if asked.timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
-                limit = _limit(partition, log, request.replica_id)
+                limit = _limit(partition, log, request)
                 return _end(partition, log, asked, limit, client=client)
             found = yield from _at_time(log, asked.timestamp)
             # Meanwhile the partition may have another leader, or another log.
             if local_log(partition, asked.current_leader_epoch, only_leader=only_leader) is not log:
                 raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            limit = _limit(partition, log, request.replica_id)
+            limit = _limit(partition, log, request)
             return _answer_to_time(partition, asked.partition_index, found, limit, client=client)
         except (ApiError, StorageError) as error:
             return ListOffsetsPartitionResult(asked.partition_index, _error(api_error_of(error).error, version))
@@ -129,9 +130,12 @@ def offsets_before(times: Sequence[tuple[int, int]], timestamp: int, count: int)
     return tuple(offset for offset, _ in reversed(times[max(found - max(count, 0), 0) : found]))
 
 
-def _limit(partition: Partition, log: PartitionLog, replica_id: int) -> int:
+def _limit(partition: Partition, log: PartitionLog, request: ListOffsetsRequest) -> int:
     """Return the offset up to which this client may get offsets."""
-    return partition.high_watermark if replica_id == CONSUMER else log.log_end_offset
+    if request.replica_id != CONSUMER:
+        return log.log_end_offset
+    committed_only = request.isolation_level == READ_COMMITTED
+    return partition.last_stable_offset if committed_only else partition.high_watermark
 
 
 def _at_time(log: PartitionLog, timestamp_ms: int) -> Generator[Yielded, Any, TimestampOffset | None]:

@@ -57,6 +57,7 @@ from controller.protocol.schema import Records
 from controller.storage import PartitionLog, StorageError
 from controller.storage.batches import HEADER_BYTES, LENGTH_END, MAGIC
 from controller.storage.log_validator import Checked
+from controller.storage.transactions import Origin
 from controller.timer.purgatory import DelayedOperation, Purgatory
 
 
@@ -229,6 +230,7 @@ class _Request(msgspec.Struct):
     acks: int
     topics: list[tuple[str, list[_One]]]
     then: Callable[[ProduceParts], None]
+    origin: Origin = Origin.CLIENT
     keys: dict[Key, None] = msgspec.field(default_factory=dict)
     """The partitions in whose queues it waits."""
 
@@ -264,8 +266,10 @@ class ProduceHandler:
         answer: Callable[[ProduceResponse], None],
         *,
         internal: bool = False,
+        origin: Origin = Origin.CLIENT,
     ) -> Steps:
-        """For acks 1 and -1, and for those that are none. `internal`: the request may name internal topics."""
+        """For acks 1 and -1, and for those that are none. `internal`: the request may name internal topics; those of
+        this broker's coordinators may."""
 
         def appended(parts: ProduceParts) -> None:
             if not any(part.awaited for _, those in parts for part in those):
@@ -274,7 +278,7 @@ class ProduceHandler:
             operation = DelayedProduce(request.timeout_ms, parts, self._min_insync, answer)
             self._waiting.try_complete_else_watch(operation, operation.keys())
 
-        return self._take(request, version, appended, internal)
+        return self._take(request, version, appended, internal or origin is Origin.COORDINATOR, origin)
 
     def handle_unanswered(self, request: ProduceRequest, version: int, then: Callable[[bool], None]) -> Steps:
         """Handle a request with acks=0. `then` is called with False if a part was refused: closing the connection is
@@ -288,13 +292,18 @@ class ProduceHandler:
     # -- first stage
 
     def _take(
-        self, request: ProduceRequest, version: int, then: Callable[[ProduceParts], None], internal: bool = False
+        self,
+        request: ProduceRequest,
+        version: int,
+        then: Callable[[ProduceParts], None],
+        internal: bool = False,
+        origin: Origin = Origin.CLIENT,
     ) -> Steps:
         """In slices; a connection's next request waits for all of them."""
         budget_us = AT_ONCE_US
         begun = 0
         finished = True
-        taken = _Request(request.acks, [], then)
+        taken = _Request(request.acks, [], then, origin)
         for topic in request.topic_data:
             ones = []
             for asked in topic.partition_data:
@@ -304,7 +313,7 @@ class ProduceHandler:
                 if topic.name in INTERNAL_TOPICS and not internal:
                     one = _One(topic.name, asked.index, _refused(asked.index, _OF_BROKERS_ALONE))
                 else:
-                    one = self._begin(topic.name, asked, request.acks, version)
+                    one = self._begin(topic.name, asked, request.acks, version, origin)
                 if one.work is not None:
                     budget_us = one.check(budget_us)
                     finished &= one.work is None
@@ -320,11 +329,11 @@ class ProduceHandler:
         if not finished:
             self._off_loop(_rest_of(taken), lambda error: self._checked(taken, error))
 
-    def _begin(self, topic: str, asked: ProducePartition, acks: int, version: int) -> _One:
+    def _begin(self, topic: str, asked: ProducePartition, acks: int, version: int, origin: Origin) -> _One:
         try:
             log = self._admit(topic, asked.index, acks)[2]
             one = _One(topic, asked.index)
-            one.work = one.checking(log.checking(_batch(asked.records, version)))
+            one.work = one.checking(log.checking(_batch(asked.records, version), origin))
             return one
         except (ApiError, StorageError) as error:
             return _One(topic, asked.index, _refused(asked.index, error))
@@ -378,17 +387,18 @@ class ProduceHandler:
                 if done >= SLICE or done_bytes >= SLICE_BYTES:
                     done = done_bytes = 0
                     yield None
-                those.append(self._append(topic, one, request.acks) if one.part is None else one.part)
+                those.append(self._append(topic, one, request) if one.part is None else one.part)
                 done += 1
                 done_bytes += 0 if one.checked is None else len(one.checked.batches)
             parts.append((topic, those))
         request.then(parts)
 
-    def _append(self, topic: str, one: _One, acks: int) -> ProducePart:
+    def _append(self, topic: str, one: _One, request: _Request) -> ProducePart:
         assert one.checked is not None
+        acks = request.acks
         try:
             partition, leading, log = self._admit(topic, one.index, acks)
-            appended = log.append_checked(one.checked, partition.leader_epoch)
+            appended = log.append_checked(one.checked, partition.leader_epoch, request.origin)
         except (ApiError, StorageError) as error:
             return _refused(one.index, error)
         result = ProducePartitionResult(
