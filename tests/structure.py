@@ -132,10 +132,10 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages and benchmarks": (lines, 86_867),
-    "files of the packages and benchmarks": (files, 333),
-    "lines of the packages": (lambda: lines(PACKAGES), 79_512),
-    "files of the packages": (lambda: files(PACKAGES), 313),
+    "lines of the packages and benchmarks": (lines, 87_325),
+    "files of the packages and benchmarks": (files, 334),
+    "lines of the packages": (lambda: lines(PACKAGES), 79_970),
+    "files of the packages": (lambda: files(PACKAGES), 314),
     "public classes that share a name": (lambda: len(shared_class_names()), 1),
     "lines of the packages with replaced words": (lines_with_replaced_words, 0),
     "lines of README and docs with replaced words": (lines_with_replaced_words_in_docs, 0),
