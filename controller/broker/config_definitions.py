@@ -105,6 +105,11 @@ _WORDS: Mapping[str, str] = {
     "under min.insync.replicas.",
     "camerlengo.decompressed.batch.max.bytes": "How many bytes a produced batch's records may have when they are "
     "decompressed, unless message.max.bytes is larger.",
+    "camerlengo.device.close.timeout.ms": "How long a shutdown waits for the log directories of a device.",
+    "camerlengo.device.queued.bytes": "The memory that operations that wait for a device may hold.",
+    "camerlengo.device.queued.jobs": "How many operations may wait for a device; a further one fails.",
+    "camerlengo.device.threads": "How many operations run on a device (a file system of log directories) at a time.",
+    "camerlengo.device.timeout.ms": "How long a read may take until its partitions answer KAFKA_STORAGE_ERROR.",
     "camerlengo.log.open.files.max": "How many log files are open while no connection reads them; -1: a sixth of "
     "what the process may have open.",
     "camerlengo.producer.ids.max": "How many producer ids all partitions of the broker remember together; those that "

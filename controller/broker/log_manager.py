@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from controller.broker.partition import Partition
-from controller.broker.request_context import Job, JobLane, Steps
+from controller.broker.request_context import Job, Steps
 from controller.storage import (
     NO_TOPIC_ID,
+    DeviceUnavailable,
     Disk,
     DuplicateLogs,
     LogDirectory,
@@ -22,6 +23,7 @@ from controller.storage import (
     StorageError,
     TopicPartition,
 )
+from controller.storage.devices import CHANGE_LIMIT_MS
 from controller.storage.directory import partition_of
 from controller.storage.producer_states import ProducersOfBroker, ProducerStates
 from controller.storage.settings import INT_MAX
@@ -53,7 +55,7 @@ class LogManager:
         self.directories: tuple[LogDirectory, ...] = ()
         self.producers = ProducersOfBroker(producer_ids_max, self._producer_states)
         self.of_failures: list[Callable[[LogDirectory, Exception], None]] = []
-        self._not_made: dict[TopicPartition, LogOffline | OutOfResources] = {}
+        self._not_made: dict[TopicPartition, LogOffline | OutOfResources | DeviceUnavailable] = {}
         _refuse_duplicates(disk, [path for path in paths if path not in (unusable or {})])
         opened: list[LogDirectory] = []
         try:
@@ -107,9 +109,15 @@ class LogManager:
                 least = min(online, key=lambda index: len(self.directories[index].logs) + len(to_make.get(index, ())))
                 to_make.setdefault(least, {})[key] = topic_id
         for index, those in to_make.items():
-            made = yield Job(self.directories[index].making(those), JobLane.DISK)
+            directory = self.directories[index]  # its path is the order: two jobs never make the same files at once
+            call, what = directory.making(those), f"files of {len(those)} partitions in {directory.path}"
             try:
-                self.directories[index].adopt(made)
+                made = yield Job(call, directory.device, order=directory.path, limit_ms=CHANGE_LIMIT_MS, what=what)
+            except DeviceUnavailable as error:
+                self._not_made.update(dict.fromkeys(those, error))
+                continue
+            try:
+                directory.adopt(made)
             except (LogOffline, OutOfResources) as error:
                 self._not_made.update(dict.fromkeys(those.keys() - made.logs.keys(), error))
 

@@ -64,6 +64,7 @@ from controller.storage import (
     BatchTooLarge,
     CoordinatorFenced,
     CorruptBatch,
+    DeviceUnavailable,
     InvalidBatch,
     InvalidTimestamp,
     InvalidTransactionState,
@@ -285,7 +286,7 @@ class ReplicaManager:
         held = -1 if before is None else before.leader_epoch
         try:
             return self._apply(request, topic, state, taken)
-        except OutOfResources as shortage:
+        except (OutOfResources, DeviceUnavailable) as shortage:
             self._note("error", f"{topic.topic_name}-{state.partition_index}: LeaderAndIsr not applied: {shortage}")
         except Exception:  # noqa: BLE001 - logged with its place; the other partitions of the request are unaffected
             place = f"{topic.topic_name}-{state.partition_index}"
@@ -566,6 +567,7 @@ _CODES: Mapping[type[StorageError], ErrorCode] = {
     BadBatches: ErrorCode.INVALID_RECORD,
     OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
     LogOffline: ErrorCode.KAFKA_STORAGE_ERROR,
+    DeviceUnavailable: ErrorCode.KAFKA_STORAGE_ERROR,
     OutOfResources: ErrorCode.KAFKA_STORAGE_ERROR,
 }
 

@@ -38,6 +38,7 @@ from controller.protocol.compiler import Entries
 from controller.protocol.errors import ErrorCode, ProtocolError, TooManyEntries
 from controller.protocol.framing import Part
 from controller.protocol.schema import RequestValue, ResponseValue
+from controller.storage.devices import Device
 
 SLICE = 100
 """Entries of a request (partitions, topics, resources) that are handled between two yields: about a millisecond."""
@@ -46,21 +47,24 @@ SLICE_BYTES = 1024 * 1024
 
 
 class JobLane(enum.Enum):
-    """Which jobs wait for one another."""
+    """Which jobs wait for one another, of those that compute. Those that use a disk have its `Device` instead."""
 
     CODEC = "codec"
     """Large requests and answers, read and written one at a time."""
     RECORDS = "records"
     """Records out of their compression."""
-    DISK = "disk"
-    """Directories and files that are made and synced."""
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A call to run on another thread; it may only read what does not change meanwhile."""
+    """A call to run on another thread; it may only read what does not change meanwhile. The fields after `lane` are for
+    a device alone: see `DeviceJobs.submit`."""
 
     call: Callable[[], Any]
-    lane: JobLane = JobLane.CODEC
+    lane: JobLane | Device = JobLane.CODEC
+    order: str = ""
+    size_bytes: int = 0
+    limit_ms: float | None = None
+    what: str = ""
 
 
 class Gate:

@@ -445,6 +445,11 @@ _SETTINGS: Mapping[str, Setting] = {
     "camerlengo.request.partitions.max": ("request_partitions_max", "20000", integer(1)),
     "camerlengo.response.max.bytes": ("response_max_bytes", "16777216", integer(1024)),
     "camerlengo.log.open.files.max": ("log_open_files_max", "-1", integer(-1)),
+    "camerlengo.device.threads": ("device_threads", "4", integer(1, 64)),
+    "camerlengo.device.queued.jobs": ("device_queued_jobs", "10000", integer(1)),
+    "camerlengo.device.queued.bytes": ("device_queued_bytes", "268435456", integer(1024 * 1024, LONG_MAX)),
+    "camerlengo.device.timeout.ms": ("device_timeout_ms", "30000", integer(1)),
+    "camerlengo.device.close.timeout.ms": ("device_close_timeout_ms", "30000", integer(0)),
     "queued.max.request.bytes": ("queued_max_request_bytes", "-1", integer(-1, LONG_MAX)),
 }
 _NAMES = frozenset(_SETTINGS) | frozenset(BROKER_NAMES)
@@ -550,6 +555,13 @@ class BrokerSettings:
     """Of a DescribeConfigs response; a fetch has fetch.max.bytes."""
     log_open_files_max: int
     """-1: a sixth of the descriptors that the process may have."""
+    device_threads: int
+    """The next three, too: of each device; see `DeviceLimits`."""
+    device_queued_jobs: int
+    device_queued_bytes: int
+    device_timeout_ms: int
+    device_close_timeout_ms: int
+    """How long a shutdown waits for the devices: for what is under way, and for the logs to be closed."""
     queued_max_request_bytes: int
     """Of all connections' requests together that were read and not answered; -1: `QUEUED_REQUESTS` of the largest
     there may be, where Kafka has no limit."""

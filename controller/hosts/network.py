@@ -30,6 +30,8 @@ from typing import Any, TypeVar
 
 from controller.broker.request_context import Job, JobLane, Steps, Yielded
 from controller.clock import Future, Timer
+from controller.storage.device_pools import DevicePools
+from controller.storage.devices import Device, DeviceJobs, JobOutcome, outcome_of
 from controller.timer.wheel import MAX_DELAY_MS, NEVER_MS, NOWHERE, TimerTask, TimingWheel, WheelCounts
 
 T = TypeVar("T")
@@ -280,7 +282,7 @@ TURN_S = 0.002
 ROUND_S = 0.006
 """How long turns are given before the loop looks at its sockets again, and how long what came in by sockets is taken up
 before turns are given."""
-THREADS = {JobLane.CODEC: 1, JobLane.RECORDS: 1, JobLane.DISK: 2}
+THREADS = {JobLane.CODEC: 1, JobLane.RECORDS: 1}
 """The codec's has to be one: see `Entries`."""
 
 
@@ -293,7 +295,7 @@ class RunningSteps:
         self.steps = steps
         self.ended = ended
         self.yielded: Yielded = None
-        self.outcome: concurrent.futures.Future[Any] | None = None
+        self.outcome: JobOutcome | None = None
         self.abandoned = False
 
     def step(self) -> bool:
@@ -302,20 +304,24 @@ class RunningSteps:
         try:
             if outcome is None:
                 self.yielded = self.steps.send(None)
-            elif (error := outcome.exception()) is not None:
-                self.yielded = self.steps.throw(error)
+            elif outcome.error is not None:
+                self.yielded = self.steps.throw(outcome.error)
             else:
-                self.yielded = self.steps.send(outcome.result())
+                self.yielded = self.steps.send(outcome.result)
         except StopIteration:
             return False
         return True
 
 
 class LoopScheduler:
-    """A queue of steps. `on_error` is called with an exception that steps raise; these steps end then."""
+    """A queue of steps. `on_error` is called with an exception that steps raise; these steps end then. `devices` runs
+    the jobs that name a device; they go on when this is closed, and are not its own to end."""
 
-    def __init__(self, network: NetworkThread, on_error: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, network: NetworkThread, on_error: Callable[[Exception], None], devices: DeviceJobs | None = None
+    ) -> None:
         self._network = network
+        self._devices: DeviceJobs = devices or DevicePools()
         self._on_error = on_error
         self._waiting: deque[Callable[[], None]] = deque()
         self._arrived: deque[Callable[[], None]] = deque()
@@ -409,17 +415,32 @@ class LoopScheduler:
                 return
 
     def _submit(self, working: RunningSteps, job: Job) -> None:
-        def resume(outcome: concurrent.futures.Future[Any]) -> None:
+        def resume(outcome: JobOutcome) -> None:
             self._network.call(lambda: self._resume(working, outcome))
 
         if self._closed:
+            working.steps.close()
+            working.ended()
             return
-        pool = self._pools.get(job.lane)
+        lane = job.lane
+        if isinstance(lane, Device):
+            self._devices.submit(
+                lane,
+                job.call,
+                resume,
+                order=job.order,
+                size_bytes=job.size_bytes,
+                limit_ms=job.limit_ms,
+                what=job.what,
+            )
+            return
+        pool = self._pools.get(lane)
         if pool is None:
-            pool = self._pools[job.lane] = ThreadPoolExecutor(THREADS[job.lane], job.lane.value)
-        pool.submit(job.call).add_done_callback(resume)
+            pool = self._pools[lane] = ThreadPoolExecutor(THREADS[lane], lane.value)
+        pool.submit(outcome_of, job.call).add_done_callback(
+            lambda done: resume(JobOutcome(error=RuntimeError("shut down")) if done.cancelled() else done.result())
+        )
 
-    def _resume(self, working: RunningSteps, outcome: concurrent.futures.Future[Any]) -> None:
-        if not outcome.cancelled():
-            working.outcome = outcome
-            self._go_on(working)
+    def _resume(self, working: RunningSteps, outcome: JobOutcome) -> None:
+        working.outcome = outcome
+        self._go_on(working)

@@ -39,6 +39,8 @@ from controller.hosts.request_stages import RequestStages
 from controller.hosts.server import CannotListen, SocketServer, limits_of
 from controller.log import logger
 from controller.storage import AlreadyLocked, DuplicateLogs, OutOfResources
+from controller.storage.device_pools import DevicePools
+from controller.storage.devices import DeviceLimits
 from controller.storage.disk_files import FileDisk
 from controller.system import descriptor_limit, raise_descriptor_limit
 from controller.trace import Noted
@@ -84,7 +86,8 @@ class BrokerProcess:
         self._clock = self._network.clock
         self._trace = ProcessTrace(Path(settings.trace_file) if settings.trace_file else None, settings.broker_id)
         self._network.loop.set_exception_handler(self._on_unhandled_exception)
-        self._server = SocketServer(self._network, limits_of(settings), self._trace)
+        self._devices = DevicePools(device_limits(settings))
+        self._server = SocketServer(self._network, limits_of(settings), self._trace, self._devices)
         self._metrics = MetricsServer(self._network)
         self._events = ControllerEventThread(self._clock, self._trace, lambda _error: self._notify(_Notice.FAULT))
         self._node: Node | None = None
@@ -275,9 +278,20 @@ class BrokerProcess:
         self._server.close()
         self._metrics.close()
         ended = self._network.stop()
+        for job in self._devices.close(self.settings.device_close_timeout_ms / 1_000.0):
+            logger.warning("not done at the end: {}", job)
         if clean and ended and self._node is not None:
             self._node.close_logs()
         self._trace.close()
+
+
+def device_limits(settings: BrokerSettings) -> DeviceLimits:
+    return DeviceLimits(
+        settings.device_threads,
+        settings.device_queued_jobs,
+        settings.device_queued_bytes,
+        float(settings.device_timeout_ms),
+    )
 
 
 def term_holds(controller: Controller) -> bool:

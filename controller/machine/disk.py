@@ -21,6 +21,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from controller.storage.batches import Bytes
+from controller.storage.devices import ANY_DEVICE, Device
 from controller.storage.errors import AlreadyLocked
 
 
@@ -209,6 +210,9 @@ class MemoryDisk:
         if self.fail_after is not None and self.changes >= self.fail_after:
             raise OSError("the disk has failed")
         self.changes += 1
+
+    def device_of(self, path: str) -> Device:
+        return ANY_DEVICE
 
     def open(self, path: str) -> MemoryFile:
         above, name = _split(path)

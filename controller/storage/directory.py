@@ -28,6 +28,7 @@ from controller.storage.checkpoints import (
     encode_offsets,
     encode_topic_id,
 )
+from controller.storage.devices import ANY_DEVICE
 from controller.storage.disk import Disk, Health, Lock, is_shortage, on_disk
 from controller.storage.errors import CorruptLog, LogOffline, OutOfResources
 from controller.storage.log import PartitionLog
@@ -92,10 +93,12 @@ class LogDirectory:
         self._now_ms = now_ms
         self._keep_recovery_points = self.checkpoint_recovery_points  # one bound method for all logs
         self._lock: Lock | None = None
+        self.device = ANY_DEVICE
         try:
             if unusable is not None:
                 raise unusable
             disk.make_directory(path)
+            self.device = disk.device_of(path)
             self._lock = disk.lock(f"{path}/{LOCK}")
             self._load()
         except OutOfResources:

@@ -20,6 +20,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 import msgspec
 
 from controller.storage.batches import Bytes
+from controller.storage.devices import Device
 from controller.storage.errors import CorruptLog, LogOffline, OutOfResources
 
 SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
@@ -130,6 +131,9 @@ class File(Protocol):
 
 
 class Disk(Protocol):
+    def device_of(self, path: str) -> Device:
+        """The device that a directory, or the one that it will be made in, lies on. OSError."""
+
     def open(self, path: str) -> File:
         """Opened to read and append; created if it is not there."""
 

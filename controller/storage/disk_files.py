@@ -22,6 +22,7 @@ from itertools import count
 from typing import Generic, TypeAlias, TypeVar
 
 from controller.storage.batches import Bytes
+from controller.storage.devices import Device
 from controller.storage.disk import is_shortage
 from controller.storage.errors import AlreadyLocked
 from controller.system import (
@@ -417,6 +418,10 @@ class FileDisk:
         self._later.stop()
         self._derived.stop()
         self._closing.stop()
+
+    def device_of(self, path: str) -> Device:
+        number = os.stat(path).st_dev
+        return Device(f"{os.major(number)}:{os.minor(number)}" if hasattr(os, "major") else str(number))
 
     def open(self, path: str) -> CachedFile:
         return CachedFile(path, self.descriptors)

@@ -123,6 +123,19 @@ class OutOfResources(StorageError):
         return f"{self.directory}: not possible now: {self.cause}"
 
 
+class DeviceUnavailable(StorageError):
+    """A device did not carry out a job: it does not answer, too many jobs wait for it, or the broker shuts down. The
+    log directory stays online (Kafka: KAFKA_STORAGE_ERROR)."""
+
+    def __init__(self, device: str, why: str) -> None:
+        super().__init__(device, why)
+        self.device = device
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"device {self.device}: {self.why}"
+
+
 class DuplicateLogs(StorageError):
     """A partition's log is in two log directories, and which of them is the right one is not known."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.hosts.server import SENDFILE_FROM_BYTES, RangeCut, SendQueue
+from controller.hosts.sending import SENDFILE_FROM_BYTES, RangeCut, SendQueue
 from controller.protocol.framing import Part, framed, joined
 from controller.storage.disk import FileRange
 from controller.storage.disk_files import FileDisk, OpenFile
@@ -81,9 +81,9 @@ def test_every_byte_goes_out_once_and_in_order(
     has_sendfile: bool,
     seed: int,
 ) -> None:
-    monkeypatch.setattr("controller.hosts.server.HAS_SENDFILE", has_sendfile)
-    monkeypatch.setattr("controller.hosts.server.HAS_SENDMSG", has_sendfile)
-    monkeypatch.setattr("controller.hosts.server.SEND_AT_ONCE_BYTES", 100_000)
+    monkeypatch.setattr("controller.hosts.sending.HAS_SENDFILE", has_sendfile)
+    monkeypatch.setattr("controller.hosts.sending.HAS_SENDMSG", has_sendfile)
+    monkeypatch.setattr("controller.hosts.sending.SEND_AT_ONCE_BYTES", 100_000)
     near, far = pair
     outgoing = SendQueue(near)
     frames = frames_of(file, seed)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOM = Path(__file__).parents[2] / "controller" / "storage"
-REAL_DISK = "controller.storage.disk_files"
+REAL_DISK = ("controller.storage.disk_files", "controller.storage.device_pools")
 SYSTEM = "controller.system"
 MACHINE = {"os", "fcntl", "time", "random", "threading", "asyncio", "socket", "pathlib", "tempfile", "shutil"}
 
@@ -20,13 +20,14 @@ def reached(source: str) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             found.add(node.module or "")
-    return {name for name in found if name.partition(".")[0] in MACHINE or name in (REAL_DISK, SYSTEM)}
+    return {name for name in found if name.partition(".")[0] in MACHINE or name in (*REAL_DISK, SYSTEM)}
 
 
 def test_only_the_real_disk_imports_the_machine() -> None:
     files = {path.name: reached(path.read_text(encoding="utf-8")) for path in ROOM.glob("*.py")}
     assert len(files) > 10
     assert files.pop("disk_files.py") == {SYSTEM, "os", "threading"}
+    assert files.pop("device_pools.py") == {"threading", "time"}
     assert {name: modules for name, modules in files.items() if modules} == {}
 
 

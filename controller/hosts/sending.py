@@ -1,0 +1,132 @@
+"""`SendQueue`, the send queue of one socket: bytes in memory are sent together, a large range of a file with sendfile,
+without being read. It lives on the network's loop."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Iterable
+
+from controller.protocol.framing import Part, RecordRange, framed_parts
+from controller.storage.disk import FileRange
+
+SENDFILE_FROM_BYTES = 16 * 1024
+"""A smaller range is read and goes out with the bytes around it, which is cheaper than calls of its own."""
+SEND_AT_ONCE_BYTES = 4 * 1024 * 1024
+"""The maximum number of bytes of one `send`, so that a client that reads fast does not starve the others."""
+BUFFERS_AT_ONCE = 64
+HAS_SENDFILE = hasattr(os, "sendfile")
+HAS_SENDMSG = hasattr(socket.socket, "sendmsg")
+MORE = getattr(socket, "MSG_MORE", 0)
+"""Where the system supports it: data waits for the data that follows, to share a packet."""
+
+
+class RangeCut(Exception):
+    """A range of a file has fewer bytes than the frame announces: the log was truncated meanwhile."""
+
+    def __init__(self, records: RecordRange) -> None:
+        super().__init__(f"records were cut off while they were sent: {records}")
+
+
+class _FromFile:
+    """The unsent part of a range of a file."""
+
+    __slots__ = ("left", "position", "range")
+
+    def __init__(self, records: FileRange) -> None:
+        self.range = records
+        self.position = records.position
+        self.left = records.length
+
+
+class SendQueue:
+    """`sock` doesn't block. `left_bytes`: what was put and has not gone out."""
+
+    __slots__ = ("_parts", "_socket", "left_bytes")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._parts: deque[memoryview | _FromFile] = deque()
+        self.left_bytes = 0
+
+    def put(self, parts: Iterable[Part]) -> None:
+        """One frame, behind what is there. RangeCut, UnencodableValue: none of it was put."""
+        for part in framed_parts([_read_if_small(part) for part in parts]):
+            if isinstance(part, bytes):
+                if part:  # between two ranges there is nothing, and nothing can't be sent
+                    self._parts.append(memoryview(part))
+                    self.left_bytes += len(part)
+            else:
+                assert isinstance(part, FileRange), part
+                self._parts.append(_FromFile(part))
+                self.left_bytes += part.length
+
+    def send(self) -> None:
+        """Send as much as the socket accepts now.
+
+        Raises:
+            OSError: the connection is lost.
+            RangeCut: the connection must be closed, since the bytes that the frame announced cannot be sent.
+        """
+        allowed = SEND_AT_ONCE_BYTES
+        try:
+            while self._parts and allowed > 0:
+                head = self._parts[0]
+                allowed -= self._send_memory() if isinstance(head, memoryview) else self._send_range(head, allowed)
+        except BlockingIOError:
+            return
+
+    def _send_memory(self) -> int:
+        parts = self._parts
+        if len(parts) == 1 or not HAS_SENDMSG:
+            buffer = parts[0]
+            assert isinstance(buffer, memoryview)
+            return self._sent(self._socket.send(buffer))
+        buffers: list[memoryview] = []
+        flags = 0
+        for part in parts:
+            if not isinstance(part, memoryview):
+                flags = MORE
+                break
+            if len(buffers) == BUFFERS_AT_ONCE:
+                break
+            buffers.append(part)
+        return self._sent(self._socket.sendmsg(buffers, (), flags))
+
+    def _sent(self, count: int) -> int:
+        """Drops `count` bytes of memory from what is first."""
+        parts, left = self._parts, count
+        while left:
+            head = parts[0]
+            assert isinstance(head, memoryview)
+            if left < len(head):
+                parts[0] = head[left:]
+                break
+            left -= len(head)
+            parts.popleft()
+        self.left_bytes -= count
+        return count
+
+    def _send_range(self, head: _FromFile, allowed: int) -> int:
+        asked = min(head.left, allowed)
+        count = os.sendfile(self._socket.fileno(), head.range.file.fileno(), head.position, asked)
+        if count == 0:
+            raise RangeCut(head.range)
+        head.position += count
+        head.left -= count
+        self.left_bytes -= count
+        if not head.left:
+            self._parts.popleft()
+        return count
+
+
+def _read_if_small(part: Part) -> Part:
+    if isinstance(part, bytes | memoryview):
+        return part
+    if HAS_SENDFILE and part.length >= SENDFILE_FROM_BYTES and isinstance(part, FileRange):
+        return part
+    data = part.read()
+    if len(data) != part.length:
+        raise RangeCut(part)
+    return data

@@ -1,0 +1,305 @@
+"""`DevicePools`: the port `DeviceJobs` on daemon threads, a bounded pool and queue for each device.
+
+Each job is answered exactly once: with its result, at its limit, when it is refused, or when the pools are closed,
+whichever is first. Whatever a job or a callback raises, the thread goes on. A job that never returns keeps its thread
+and nothing else: threads are daemons, so that they do not keep the process from ending, and those that wait behind it
+are answered at their own limits. The broker's core must not import this module.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from controller.log import logger
+from controller.storage.devices import Device, DeviceLimits, DeviceStats, JobOutcome, Then, outcome_of, unavailable
+
+IDLE_S = 30.0
+"""A thread ends after so long without a job."""
+CHECK_S = 0.5
+"""How often jobs are compared with their limits, while there are any."""
+
+
+class _Job:
+    __slots__ = ("answered", "began_s", "call", "due_s", "order", "size_bytes", "submitted_s", "then", "what")
+
+    def __init__(
+        self, call: Callable[[], Any], then: Then, order: str, size_bytes: int, now_s: float, limit_s: float, what: str
+    ) -> None:
+        self.call = call
+        self.then = then
+        self.order = order
+        self.size_bytes = size_bytes
+        self.submitted_s = now_s
+        self.due_s = now_s + limit_s
+        self.what = what
+        self.began_s: float | None = None
+        self.answered = False
+
+
+class _Pool:
+    """One device's. All fields are under `changed`; callbacks are called without it."""
+
+    def __init__(self, device: Device, limits: DeviceLimits, now_s: Callable[[], float]) -> None:
+        self.device = device
+        self.changed = threading.Condition()
+        self._limits = limits
+        self._now_s = now_s
+        self._ready: deque[_Job] = deque()
+        self._behind: dict[str, deque[_Job]] = {}
+        """By order, while a job of it is ready or running: those that wait for that one."""
+        self._running: dict[_Job, None] = {}
+        self._unanswered: dict[_Job, None] = {}
+        self._threads = self._idle = 0
+        self._bytes = 0
+        self._done = self._expired = self._refused = 0
+        self._busy_s = 0.0
+        self._closed = False
+
+    def submit(self, job: _Job) -> None:
+        with self.changed:
+            why = self._refusal(job)
+            if why is None:
+                self._unanswered[job] = None
+                self._bytes += job.size_bytes
+                self._queue(job)
+                return
+            self._refused += 1
+            job.answered = True
+        _call(job, unavailable(self.device, job.what, why))
+
+    def _refusal(self, job: _Job) -> str | None:
+        limits = self._limits
+        if self._closed:
+            return "the broker shuts down"
+        if self._is_hung(self._now_s()):
+            return "the device does not answer"
+        if len(self._unanswered) >= limits.queued_jobs:
+            return f"{limits.queued_jobs} jobs wait for the device"
+        if self._bytes and self._bytes + job.size_bytes > limits.queued_bytes:
+            return f"jobs of {self._bytes} bytes wait for the device"
+        return None
+
+    def _is_hung(self, now_s: float) -> bool:
+        running = self._running
+        return len(running) >= self._limits.threads and all(job.due_s <= now_s for job in running)
+
+    def _queue(self, job: _Job) -> None:
+        if job.order:
+            behind = self._behind.get(job.order)
+            if behind is not None:
+                behind.append(job)
+                return
+            self._behind[job.order] = deque()
+        self._make_ready(job)
+
+    def _make_ready(self, job: _Job) -> None:
+        self._ready.append(job)
+        if self._idle:
+            self.changed.notify()
+        elif self._threads < self._limits.threads:
+            self._threads += 1
+            threading.Thread(target=self._work, name=f"disk-{self.device}", daemon=True).start()
+
+    def _work(self) -> None:
+        while (job := self._next()) is not None:
+            outcome = outcome_of(job.call)
+            with self.changed:
+                self._busy_s += self._now_s() - (job.began_s or 0.0)
+                self._done += 1
+                del self._running[job]
+                self._follow(job)
+                is_first = self._take_answer(job)
+                self.changed.notify_all()
+            if is_first:
+                _call(job, outcome)
+            del job, outcome  # not held while this waits
+
+    def _next(self) -> _Job | None:
+        with self.changed:
+            until_s = time.monotonic() + IDLE_S
+            while not self._ready:
+                left_s = until_s - time.monotonic()
+                if self._closed or left_s <= 0.0:
+                    self._threads -= 1
+                    return None
+                self._idle += 1
+                self.changed.wait(left_s)
+                self._idle -= 1
+            job = self._ready.popleft()
+            job.began_s = self._now_s()
+            self._running[job] = None
+            return job
+
+    def _follow(self, job: _Job) -> None:
+        """The job has ended, or is not run: the next of its order may."""
+        if not job.order:
+            return
+        behind = self._behind[job.order]
+        if behind:
+            self._make_ready(behind.popleft())
+        else:
+            del self._behind[job.order]
+
+    def _take_answer(self, job: _Job) -> bool:
+        if job.answered:
+            return False
+        job.answered = True
+        del self._unanswered[job]
+        self._bytes -= job.size_bytes
+        return True
+
+    def expire(self, now_s: float) -> bool:
+        """Answer the jobs whose limit is over. True if there are others."""
+        return self._answer_instead(lambda job: job.due_s <= now_s, now_s, "no answer from the device")
+
+    def _answer_instead(self, applies: Callable[[_Job], bool], now_s: float, why: str) -> bool:
+        with self.changed:
+            over = [job for job in self._unanswered if applies(job)]
+            for job in over:
+                self._take_answer(job)
+                self._expired += 1
+            if over:
+                self.changed.notify_all()
+            dropped = {job for job in over if job not in self._running}
+            if dropped:
+                self._drop(dropped)
+            left = bool(self._unanswered)
+        for job in over:
+            _call(job, unavailable(self.device, job.what, f"{why} in {now_s - job.submitted_s:.1f} s"))
+        return left
+
+    def _drop(self, dropped: set[_Job]) -> None:
+        """These are not run."""
+        for behind in self._behind.values():
+            kept = [job for job in behind if job not in dropped]
+            behind.clear()
+            behind.extend(kept)
+        ready = [job for job in self._ready if job in dropped]
+        if ready:
+            kept = [job for job in self._ready if job not in dropped]
+            self._ready.clear()
+            self._ready.extend(kept)
+            for job in ready:
+                self._follow(job)
+
+    def close(self, until_s: float) -> list[str]:
+        """Take no further job, wait for those that are there, and answer those that are left. Their names."""
+        with self.changed:
+            self._closed = True
+            self.changed.notify_all()
+            while self._unanswered and (left_s := until_s - self._now_s()) > 0.0:
+                self.changed.wait(left_s)
+            left = [f"device {self.device}: {job.what or 'a job'}" for job in self._unanswered]
+        self._answer_instead(lambda _: True, self._now_s(), "the broker shuts down; not done")
+        return left
+
+    def stats(self) -> DeviceStats:
+        with self.changed:
+            running = len(self._running)
+            return DeviceStats(
+                self.device,
+                running,
+                len(self._unanswered.keys() - self._running.keys()),
+                self._bytes,
+                self._done,
+                self._expired,
+                self._refused,
+                self._busy_s,
+                self._is_hung(self._now_s()),
+            )
+
+
+def _call(job: _Job, outcome: JobOutcome) -> None:
+    try:
+        job.then(outcome)
+    except Exception:  # noqa: BLE001 - a defect of the caller, which must not end the thread
+        logger.exception("disk: the answer to {} failed", job.what or "a job")
+
+
+class DevicePools:
+    """See `DeviceJobs`. Threads start with the first job. Safe on any thread."""
+
+    def __init__(self, limits: DeviceLimits | None = None, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits or DeviceLimits()
+        self._now_s = now_s
+        self._changed = threading.Condition()
+        self._pools: dict[Device, _Pool] = {}
+        self._closed = False
+        self._watching = False
+
+    def submit(
+        self,
+        device: Device,
+        call: Callable[[], Any],
+        then: Then,
+        *,
+        order: str = "",
+        size_bytes: int = 0,
+        limit_ms: float | None = None,
+        what: str = "",
+    ) -> None:
+        limit_s = (self._limits.limit_ms if limit_ms is None else limit_ms) / 1_000.0
+        job = _Job(call, then, order, size_bytes, self._now_s(), limit_s, what)
+        pool = self._pools.get(device)
+        if pool is None:
+            pool = self._begin(device)
+        if pool is None:
+            job.answered = True
+            _call(job, unavailable(device, what, "the broker shuts down"))
+            return
+        pool.submit(job)
+        if not self._watching:
+            self._begin_to_watch()
+
+    def _begin(self, device: Device) -> _Pool | None:
+        with self._changed:
+            if self._closed:
+                return None
+            return self._pools.setdefault(device, _Pool(device, self._limits, self._now_s))
+
+    def _begin_to_watch(self) -> None:
+        with self._changed:
+            if not (self._watching or self._closed):
+                self._watching = True
+                threading.Thread(target=self._watch, name="disk-watch", daemon=True).start()
+
+    def _watch(self) -> None:
+        idle_since_s = time.monotonic()
+        while True:
+            with self._changed:
+                self._changed.wait(CHECK_S)
+                if self._closed:
+                    return
+            now_s = time.monotonic()
+            if self.expire():
+                idle_since_s = now_s
+            elif now_s - idle_since_s > IDLE_S:
+                self._watching = False  # first: a job that is submitted after the next look begins another thread
+                if not self.expire():
+                    return
+                with self._changed:
+                    if self._watching:
+                        return
+                    self._watching = True
+
+    def expire(self) -> bool:
+        """Answer the jobs whose limit is over, as a thread does twice a second. True if there are others."""
+        now_s = self._now_s()
+        left = [pool.expire(now_s) for pool in list(self._pools.values())]
+        return any(left)
+
+    def close(self, limit_s: float) -> list[str]:
+        """Take no further job, and wait for those that are there, `limit_s` at most. Those that are left are answered
+        with DeviceUnavailable. Returns their names. Safe to call twice."""
+        until_s = self._now_s() + limit_s
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        return [name for pool in list(self._pools.values()) for name in pool.close(until_s)]
+
+    def stats(self) -> list[DeviceStats]:
+        return [pool.stats() for pool in list(self._pools.values())]
