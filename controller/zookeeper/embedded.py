@@ -43,6 +43,7 @@ from typing import IO, Literal, Self, get_args
 from controller.system import try_lock
 from controller.zookeeper import launch
 from controller.zookeeper.row_writes import REQUEST_BYTES_MAX
+from controller.zookeeper.session_timeouts import SessionTimeouts
 
 ZooKeeperKind = Literal["python", "java"]
 """The program of a server: the server in Python (`controller.zookeeper.server`), or Apache ZooKeeper."""
@@ -270,9 +271,7 @@ class ServerSettings:
     `java`, the server in Python runs."""
 
     java: JavaServer | None
-    tick_ms: int
-    min_session_timeout_ms: int
-    max_session_timeout_ms: int
+    timeouts: SessionTimeouts
     fsync: bool
     max_request_bytes: int
 
@@ -321,13 +320,13 @@ class ServerProcess:
     def _configure_java(self, peers: Mapping[int, tuple[int, int]]) -> None:
         settings = self.settings
         lines = [
-            f"tickTime={settings.tick_ms}",
+            f"tickTime={settings.timeouts.tick_ms}",
             f"dataDir={self._data}",
             f"clientPort={self.port}",
             f"clientPortAddress={LOOPBACK}",
             "maxClientCnxns=0",
-            f"minSessionTimeout={settings.min_session_timeout_ms}",
-            f"maxSessionTimeout={settings.max_session_timeout_ms}",
+            f"minSessionTimeout={settings.timeouts.min_ms}",
+            f"maxSessionTimeout={settings.timeouts.max_ms}",
             "initLimit=20",
             "syncLimit=10",
         ]
@@ -368,9 +367,9 @@ class ServerProcess:
         options = {
             "--port": self.port,
             "--data": self._data,
-            "--tick-ms": settings.tick_ms,
-            "--min-session-timeout-ms": settings.min_session_timeout_ms,
-            "--max-session-timeout-ms": settings.max_session_timeout_ms,
+            "--tick-ms": settings.timeouts.tick_ms,
+            "--min-session-timeout-ms": settings.timeouts.min_ms,
+            "--max-session-timeout-ms": settings.timeouts.max_ms,
             "--max-request-bytes": settings.max_request_bytes,
         }
         return [
@@ -488,16 +487,10 @@ class EmbeddedZooKeeper:
             java=JavaServer(find_java(), find_jars(jars).class_path(), tuple(java_options))
             if self.kind == "java"
             else None,
-            tick_ms=tick_ms,
-            min_session_timeout_ms=2 * tick_ms if min_session_timeout_ms is None else min_session_timeout_ms,
-            max_session_timeout_ms=max_session_timeout_ms,
+            timeouts=SessionTimeouts.of(tick_ms, min_session_timeout_ms, max_session_timeout_ms),
             fsync=fsync,
             max_request_bytes=max_request_bytes,
         )
-        if not 0 < settings.min_session_timeout_ms <= max_session_timeout_ms:
-            raise ValueError(
-                f"session timeouts from {settings.min_session_timeout_ms} to {max_session_timeout_ms} ms: no such range"
-            )
         self._port = port
         self._temporary = data_dir is None
         self.data_dir = Path(tempfile.mkdtemp(prefix="camerlengo-zookeeper-") if data_dir is None else data_dir)

@@ -55,6 +55,7 @@ from controller.zookeeper.operations import (
 )
 from controller.zookeeper.paths import validate_new_path, validate_path, validate_paths
 from controller.zookeeper.row_writes import REQUEST_BYTES_MAX, multi_bytes, paths_bytes
+from controller.zookeeper.session_timeouts import SessionTimeouts
 
 
 class InMemoryConnection(ClientSession):
@@ -230,16 +231,8 @@ class InMemoryZooKeeper:
         max_session_timeout_ms: int | None = None,
         max_request_bytes: int = REQUEST_BYTES_MAX,
     ) -> None:
-        if tick_ms <= 0:
-            raise ValueError(f"tick_ms {tick_ms}: expected more than 0")
         self._clock = clock
-        self._tick_ms = tick_ms
-        self._min_timeout_ms = 2 * tick_ms if min_session_timeout_ms is None else min_session_timeout_ms
-        self._max_timeout_ms = 20 * tick_ms if max_session_timeout_ms is None else max_session_timeout_ms
-        if not 0 < self._min_timeout_ms <= self._max_timeout_ms:
-            raise ValueError(
-                f"session timeouts from {self._min_timeout_ms} to {self._max_timeout_ms} ms: expected 0 < min <= max"
-            )
+        self._timeouts = SessionTimeouts.of(tick_ms, min_session_timeout_ms, max_session_timeout_ms)
         self._max_request_bytes = max_request_bytes
         self._database = database = Database(clock)
         self._sessions: dict[int, _Session] = {}
@@ -490,7 +483,7 @@ class InMemoryZooKeeper:
             link.to_client.send(request)
             self._drop_link(link)
             return
-        timeout_ms = max(self._min_timeout_ms, min(self._max_timeout_ms, timeout_ms))
+        timeout_ms = self._timeouts.granted_ms(timeout_ms)
         if session_id:
             session = self._sessions[session_id]
             if session.link is not None:
@@ -512,8 +505,7 @@ class InMemoryZooKeeper:
         link.to_client.send(request)
 
     def _touch(self, session: _Session) -> None:
-        tick_ms = self._tick_ms
-        session.expires_ms = ((self._clock.now_ms() + session.timeout_ms) // tick_ms + 1) * tick_ms
+        session.expires_ms = self._timeouts.next_tick_ms(self._clock.now_ms() + session.timeout_ms)
 
     def _arm_expiry(self) -> None:
         """Sets the timer for the session that would end first. One that is heard from meanwhile only ends later, so

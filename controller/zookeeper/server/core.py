@@ -16,6 +16,7 @@ from controller.zookeeper.server.connection import ServedConnection
 from controller.zookeeper.server.requests import RequestProcessor
 from controller.zookeeper.server.transactions import SessionRecord
 from controller.zookeeper.server.watches import ServerWatches
+from controller.zookeeper.session_timeouts import SessionTimeouts
 
 if TYPE_CHECKING:
     from controller.zookeeper.server.storage import Storage
@@ -65,19 +66,10 @@ class ZooKeeperCore:
         extended_types: bool = True,
         container_check_ms: int = CONTAINER_CHECK_MS,
     ) -> None:
-        if tick_ms <= 0:
-            raise ValueError(f"tick_ms {tick_ms}: expected more than 0")
         if max_connections_per_address < 0:
             raise ValueError(f"max_connections_per_address {max_connections_per_address}: expected 0 or more")
         self.clock = clock
-        self.tick_ms = tick_ms
-        self.min_session_timeout_ms = 2 * tick_ms if min_session_timeout_ms is None else min_session_timeout_ms
-        self.max_session_timeout_ms = 20 * tick_ms if max_session_timeout_ms is None else max_session_timeout_ms
-        if not 0 < self.min_session_timeout_ms <= self.max_session_timeout_ms:
-            raise ValueError(
-                f"session timeouts from {self.min_session_timeout_ms} to {self.max_session_timeout_ms} ms:"
-                " expected 0 < min <= max"
-            )
+        self.timeouts = SessionTimeouts.of(tick_ms, min_session_timeout_ms, max_session_timeout_ms)
         self.max_request_bytes = max_request_bytes
         self.max_connections_per_address = max_connections_per_address
         self.port = 0
@@ -127,7 +119,7 @@ class ZooKeeperCore:
         self.running = True
         for session in self.sessions.values():
             self.touch(session)
-        self._containers_due_ms = self._next_tick(self.clock.now_ms() + self._container_check_ms)
+        self._containers_due_ms = self.timeouts.next_tick_ms(self.clock.now_ms() + self._container_check_ms)
         self._arm()
 
     def stop(self) -> None:
@@ -195,7 +187,7 @@ class ZooKeeperCore:
             return False
         self._addresses[address] += 1
         self.connections[connection] = None
-        due_ms = self._greeting[connection] = self.clock.now_ms() + self.max_session_timeout_ms
+        due_ms = self._greeting[connection] = self.clock.now_ms() + self.timeouts.max_ms
         if due_ms < self._due_ms:
             self._arm()
         return True
@@ -215,7 +207,7 @@ class ZooKeeperCore:
         self, connection: ServedConnection, session_id: int, password: bytes, timeout_ms: int
     ) -> ServerSession | None:
         """Return the session that a client asked for, or a new one for id 0; None if there is none for it."""
-        granted_ms = min(max(timeout_ms, self.min_session_timeout_ms), self.max_session_timeout_ms)
+        granted_ms = self.timeouts.granted_ms(timeout_ms)
         if session_id == 0:
             self.processor.zxid += 1
             self._last_session += 1
@@ -240,7 +232,7 @@ class ZooKeeperCore:
         return session
 
     def touch(self, session: ServerSession) -> None:
-        session.expires_ms = self._next_tick(self.clock.now_ms() + session.timeout_ms)
+        session.expires_ms = self.timeouts.next_tick_ms(self.clock.now_ms() + session.timeout_ms)
 
     def end_session(self, session: ServerSession, *, closed: bool = False) -> None:
         """Delete the session's ephemerals. Its connection is broken, unless its client asked (`closed`)."""
@@ -278,9 +270,6 @@ class ZooKeeperCore:
 
     # Time.
 
-    def _next_tick(self, now_ms: float) -> float:
-        return (now_ms // self.tick_ms + 1) * self.tick_ms
-
     def _arm(self) -> None:
         """Set the timer for what may be due first. A session that is touched meanwhile only ends later."""
         if self._timer is not None:
@@ -295,7 +284,7 @@ class ZooKeeperCore:
         for greeting_ms in self._greeting.values():
             due_ms = min(due_ms, greeting_ms)
             break
-        self._due_ms = due_ms if due_ms > now_ms else self._next_tick(now_ms)
+        self._due_ms = due_ms if due_ms > now_ms else self.timeouts.next_tick_ms(now_ms)
         self._timer = self.clock.call_later(self._due_ms - now_ms, self._look)
 
     def _look(self) -> None:
@@ -314,7 +303,7 @@ class ZooKeeperCore:
             if not connection.waits_for_healing:
                 connection.abort()
         if self._containers_due_ms <= now_ms:
-            self._containers_due_ms = self._next_tick(now_ms + self._container_check_ms)
+            self._containers_due_ms = self.timeouts.next_tick_ms(now_ms + self._container_check_ms)
             for path in list(self.processor.extended):
                 self.processor.delete_if_abandoned(path, self.clock.wall_ms())
         self._arm()

@@ -68,8 +68,8 @@ def _mntr(server: ZooKeeperCore) -> str:
 
 def _conf(server: ZooKeeperCore) -> str:
     return (
-        f"clientPort={server.port}\ntickTime={server.tick_ms}\nmaxClientCnxns={server.max_connections_per_address}\n"
-        f"minSessionTimeout={server.min_session_timeout_ms}\nmaxSessionTimeout={server.max_session_timeout_ms}\n"
+        f"clientPort={server.port}\ntickTime={server.timeouts.tick_ms}\nmaxClientCnxns={server.max_connections_per_address}\n"
+        f"minSessionTimeout={server.timeouts.min_ms}\nmaxSessionTimeout={server.timeouts.max_ms}\n"
         "serverId=0\n"
     )
 
