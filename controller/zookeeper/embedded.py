@@ -42,8 +42,8 @@ from typing import IO, Literal, Self, get_args
 
 from controller.system import try_lock
 from controller.zookeeper import launch
+from controller.zookeeper.memory.session_timeouts import SessionTimeouts
 from controller.zookeeper.row_writes import REQUEST_BYTES_MAX
-from controller.zookeeper.session_timeouts import SessionTimeouts
 
 ZooKeeperKind = Literal["python", "java"]
 """The program of a server: the server in Python (`controller.zookeeper.server`), or Apache ZooKeeper."""

@@ -39,6 +39,7 @@ from controller.zookeeper.memory.database import (
 )
 from controller.zookeeper.memory.followers import Follower
 from controller.zookeeper.memory.session import ClientSession, NoListener
+from controller.zookeeper.memory.session_timeouts import SessionTimeouts
 from controller.zookeeper.operations import (
     ACL,
     BATCH,
@@ -55,7 +56,6 @@ from controller.zookeeper.operations import (
 )
 from controller.zookeeper.paths import validate_new_path, validate_path, validate_paths
 from controller.zookeeper.row_writes import REQUEST_BYTES_MAX, multi_bytes, paths_bytes
-from controller.zookeeper.session_timeouts import SessionTimeouts
 
 
 class InMemoryConnection(ClientSession):

@@ -11,12 +11,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from controller.clock import Clock, Timer
+from controller.zookeeper.memory.session_timeouts import SessionTimeouts
 from controller.zookeeper.row_writes import REQUEST_BYTES_MAX
 from controller.zookeeper.server.connection import ServedConnection
 from controller.zookeeper.server.requests import RequestProcessor
 from controller.zookeeper.server.transactions import SessionRecord
 from controller.zookeeper.server.watches import ServerWatches
-from controller.zookeeper.session_timeouts import SessionTimeouts
 
 if TYPE_CHECKING:
     from controller.zookeeper.server.storage import Storage
