@@ -60,6 +60,8 @@ from controller.broker.request_context import (
     finish,
     first_slice,
 )
+from controller.broker.security.control_plane import CONTROL_APIS, ControlRequest, ControlRequests, ReadEpoch
+from controller.broker.security.principal import Requester
 from controller.broker.settings import BrokerSettings
 from controller.broker.topic_configs import TopicConfigs
 from controller.broker.zookeeper_services import ZooKeeperServices
@@ -224,8 +226,6 @@ class DataPlane:
         self._report_failed_directory()
 
 
-ControlRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
-
 _CLIENT_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_VERSION_WITH_SOFTWARE_NAME = 3
 
@@ -235,7 +235,7 @@ class Broker:
     records and answers nothing about any; `data` exists with them. `configs` are those of the logs' topics. `services`
     reads them from ZooKeeper and answers the requests that need ZooKeeper. A host of many brokers may give all of them
     one `metadata_bodies`. `off_loop` runs long work away from the broker's thread, `drive` the steps of a request
-    besides its own."""
+    besides its own. `read_epoch` confirms the epochs of controllers; without it each is believed."""
 
     def __init__(
         self,
@@ -256,6 +256,7 @@ class Broker:
         off_loop: OffLoop = at_once,
         drive: Drive = finish,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        read_epoch: ReadEpoch | None = None,
     ) -> None:
         self._settings = settings
         self._new_id = new_id
@@ -304,6 +305,9 @@ class Broker:
         topic_ids = control_versions(settings.inter_broker_protocol).topic_ids
         self._deletion = DeleteTopicsHandler(events, self.metadata, self.topic_waits, clock, topic_ids)
         self.drive = drive
+        control_plane = settings.control_plane_listener
+        self._local = Requester(control_plane or settings.inter_broker_listener)
+        self.control = ControlRequests(control_plane, read_epoch, clock, trace)
         self._orders = SerialSteps(self._drive)
         """The controller's requests: one at a time, also where one takes many slices."""
         self._handlers = self._made_handlers()
@@ -365,36 +369,38 @@ class Broker:
             ApiVersion(key, spoken.first, spoken.last) for key, spoken in SUPPORTED.items() if key in self._handlers
         )
 
-    def receive(self, frame: bytes, respond: Respond, listener: str | None = None) -> None:
-        """One request's frame, without its size. `listener`: the name of the one it came in by (None: that between
-        brokers)."""
-        finish(self.begin(frame, respond, listener))
+    def receive(self, frame: bytes, respond: Respond, client: Requester | None = None) -> None:
+        """One request's frame, without its size. `client`: who sent it (None: another broker)."""
+        finish(self.begin(frame, respond, client))
 
-    def begin(self, frame: bytes, respond: Respond, listener: str | None = None) -> Steps | None:
+    def begin(self, frame: bytes, respond: Respond, client: Requester | None = None) -> Steps | None:
         """As `receive`, in slices: handles the request's first, and returns the others, None if there are none. The
         caller runs them before it hands over the next request of the same connection."""
         try:
             request = self._frames.decoded(frame, respond)
         except TooManyEntries:
-            handle = partial(self._first_slice, respond=respond, listener=listener, heavy=True)
+            handle = partial(self._first_slice, respond=respond, client=client, heavy=True)
             return self._frames.large(frame, respond, handle)
-        return None if request is None else self._first_slice(request, respond, listener)
+        return None if request is None else self._first_slice(request, respond, client)
 
-    def handle(self, request: Request, respond: Respond, listener: str | None = None) -> None:
-        finish(self._first_slice(request, respond, listener))
+    def handle(self, request: Request, respond: Respond, client: Requester | None = None) -> None:
+        finish(self._first_slice(request, respond, client))
 
     def _first_slice(
-        self, request: Request, respond: Respond, listener: str | None, *, heavy: bool = False
+        self, request: Request, respond: Respond, client: Requester | None, *, heavy: bool = False
     ) -> Steps | None:
         key = request.header.api_key
+        client = client or self._local
         exchange = RequestContext(
             request,
             respond,
-            listener or self._settings.inter_broker_listener,
+            client.listener,
             self._noted,
             self._drive,
             heavy=heavy or key in _MAY_ANSWER_MUCH,
         )
+        if self.control.refuses(client, exchange, request.value):
+            return None
         return self._run(self._handlers[key], exchange, request.value)
 
     def _run(self, handler: Handler, exchange: RequestContext, value: RequestValue) -> Steps | None:
@@ -541,8 +547,22 @@ class Broker:
     # -- the controller, to this broker
 
     def _leader_and_isr(self, exchange: RequestContext, request: LeaderAndIsrRequest) -> None:
-        if self._comes_before_registration(self._leader_and_isr, exchange, request):
-            return
+        self._admit(self._leader_and_isr, exchange, request, lambda: self._with_configs(exchange, request))
+
+    def _admit(
+        self,
+        handler: Callable[[RequestContext, Any], None],
+        exchange: RequestContext,
+        request: ControlRequest,
+        go_on: Callable[[], None],
+    ) -> None:
+        if not (
+            self._comes_before_registration(handler, exchange, request)
+            or self._is_of_earlier_incarnation(exchange, request)
+        ):
+            self.control.admit(exchange, request, go_on)
+
+    def _with_configs(self, exchange: RequestContext, request: LeaderAndIsrRequest) -> None:
         if self._services is None:
             self._in_turn(self._roles, exchange, request)
         else:
@@ -564,8 +584,8 @@ class Broker:
         self.isr_manager.roles_changed(request)
 
     def _update_metadata(self, exchange: RequestContext, request: UpdateMetadataRequest) -> None:
-        if not self._comes_before_registration(self._update_metadata, exchange, request):
-            self._in_turn(self._new_metadata, exchange, request)
+        go_on = partial(self._in_turn, self._new_metadata, exchange, request)
+        self._admit(self._update_metadata, exchange, request, go_on)
 
     def _new_metadata(self, exchange: RequestContext, request: UpdateMetadataRequest) -> Steps:
         if self._is_of_earlier_incarnation(exchange, request):
@@ -585,8 +605,7 @@ class Broker:
             self._note("error", f"UpdateMetadata: a step failed\n{traceback.format_exc()}")
 
     def _stop_replica(self, exchange: RequestContext, request: StopReplicaRequest) -> None:
-        if not self._comes_before_registration(self._stop_replica, exchange, request):
-            self._in_turn(self._stopped, exchange, request)
+        self._admit(self._stop_replica, exchange, request, partial(self._in_turn, self._stopped, exchange, request))
 
     def _stopped(self, exchange: RequestContext, request: StopReplicaRequest) -> Steps:
         if self._is_of_earlier_incarnation(exchange, request):
@@ -621,7 +640,7 @@ class Broker:
         """
         if request.broker_epoch == NO_BROKER_EPOCH or request.broker_epoch >= self._identity.broker_epoch:
             return False
-        api = _API_NAMES[exchange.header.api_key]
+        api = CONTROL_APIS[exchange.header.api_key]
         reason = f"it is for broker epoch {request.broker_epoch}, this is {self._identity.broker_epoch}"
         self._trace.emit(RequestRefused(api, request.controller_epoch, ErrorCode.STALE_BROKER_EPOCH, reason))
         exchange.refuse(request, ErrorCode.STALE_BROKER_EPOCH)
@@ -688,8 +707,3 @@ _FIRST_VERSION_WITH_ONE_ERROR = 7  # for all of a fetch
 ADMIN_CLIENT = "__admin_client"
 """The client id with which Kafka's administrators may write to internal topics."""
 _NOT_CONTROLLER = "This is not the correct controller for this cluster."
-_API_NAMES = {
-    ApiKey.LEADER_AND_ISR: "LeaderAndIsr",
-    ApiKey.UPDATE_METADATA: "UpdateMetadata",
-    ApiKey.STOP_REPLICA: "StopReplica",
-}

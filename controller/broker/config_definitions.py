@@ -84,11 +84,13 @@ _STRINGS = frozenset(
         "broker.rack",
         "camerlengo.metrics.address",
         "camerlengo.trace.file",
+        "control.plane.listener.name",
         "inter.broker.listener.name",
         "inter.broker.protocol.version",
         "listener.security.protocol.map",
         "listeners",
         "log.dir",
+        "security.inter.broker.protocol",
         "zookeeper.connect",
     }
 )
@@ -140,6 +142,8 @@ _WORDS: Mapping[str, str] = {
     "group.max.session.timeout.ms": "The largest session timeout of a group's member.",
     "group.max.size": "The maximum number of members of a group.",
     "group.min.session.timeout.ms": "The smallest session timeout of a group's member.",
+    "control.plane.listener.name": "The only listener that requests of a controller may come by.",
+    "security.inter.broker.protocol": "The listener for connections between brokers, if its name is its protocol.",
     "inter.broker.listener.name": "The listener for connections between brokers.",
     "inter.broker.protocol.version": "The version that determines the versions of requests between brokers.",
     "leader.imbalance.check.interval.seconds": "The interval between checks of the leader imbalance.",

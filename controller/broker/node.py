@@ -21,6 +21,7 @@ from controller.broker.log_maintenance import LogMaintenance
 from controller.broker.metadata import BrokerIdentity, MetadataBodies, MetadataCache
 from controller.broker.ports import OffLoop, Peers, at_once
 from controller.broker.request_context import Drive, finish
+from controller.broker.security.control_plane import read_controller_epoch
 from controller.broker.settings import BrokerSettings
 from controller.broker.zookeeper_services import ConfigsChanged, OpenLogs, ZooKeeperServices
 from controller.clock import Clock, Future
@@ -122,19 +123,7 @@ class Node:
             seed=rng.getrandbits(32),
         )
         self.lifecycle = Lifecycle(settings, self.identity, self.client, clock, trace, rng)
-        self.controller = Controller(
-            broker_id=settings.broker_id,
-            zookeeper=self.client,
-            channels=channels,
-            clock=clock,
-            trace=trace,
-            settings=controller_settings(settings),
-            register=self.lifecycle.register,
-            events=self.events,
-            rng=rng,
-            cluster_id=lambda: self.identity.cluster_id,
-            epoch_seen=lambda: self.broker.replicas.controller_epoch,
-        )
+        self.controller = self._made_controller(channels, rng)
         metadata = metadata or MetadataCache()
         self.services: ZooKeeperServices | None = None
         if open_logs is not None:
@@ -158,12 +147,28 @@ class Node:
             off_loop=off_loop,
             drive=drive,
             new_id=partial(_random_id, rng),
+            read_epoch=partial(read_controller_epoch, self.client),
         )
         self.log_maintenance: LogMaintenance | None = None
         if (data := self.broker.data) is not None:
             self.log_maintenance = LogMaintenance(
                 settings, data.logs, self.broker.replicas, clock, trace, on_all_offline, data.logs_changed
             )
+
+    def _made_controller(self, channels: Callable[[], Channels], rng: RandomSource) -> Controller:
+        return Controller(
+            broker_id=self.settings.broker_id,
+            zookeeper=self.client,
+            channels=channels,
+            clock=self._clock,
+            trace=self._trace,
+            settings=controller_settings(self.settings),
+            register=self.lifecycle.register,
+            events=self.events,
+            rng=rng,
+            cluster_id=lambda: self.identity.cluster_id,
+            epoch_seen=lambda: self.broker.replicas.controller_epoch,
+        )
 
     @property
     def registered(self) -> Future[int]:
@@ -254,7 +259,7 @@ def _random_id(rng: RandomSource) -> str:
 def controller_settings(settings: BrokerSettings) -> ControllerSettings:
     """What of the broker's settings its controller goes by."""
     return ControllerSettings(
-        inter_broker_listener=settings.inter_broker_listener,
+        inter_broker_listener=settings.control_plane_listener or settings.inter_broker_listener,
         inter_broker_protocol=settings.inter_broker_protocol,
         num_partitions=settings.num_partitions,
         default_replication_factor=settings.default_replication_factor,

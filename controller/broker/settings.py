@@ -177,7 +177,6 @@ _FAMILIES = (
     "compression.type",
     "connection.failed.authentication.delay.ms",
     "connections.max.reauth.ms",
-    "control.plane.listener.name",
     "controller.quota.",
     "create.topic.policy.class.name",
     "delegation.token.",
@@ -202,7 +201,6 @@ _FAMILIES = (
     "replica.",
     "replication.quota.",
     "sasl.",
-    "security.inter.broker.protocol",
     "security.providers",
     "socket.receive.buffer.bytes",
     "socket.send.buffer.bytes",
@@ -230,7 +228,6 @@ _PROMISES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "authorizer.class.name": (_NO_AUTHORIZATION, ()),
     "client.quota.callback.class": (_NO_QUOTA, ()),
     "connections.max.reauth.ms": (_NO_AUTHENTICATION, ("0",)),
-    "control.plane.listener.name": ("the controller's requests would share the data plane's listeners", ()),
     "create.topic.policy.class.name": (_NO_POLICY, ()),
     "delegation.token.master.key": (_NO_AUTHENTICATION, ()),
     "delegation.token.secret.key": (_NO_AUTHENTICATION, ()),
@@ -258,7 +255,6 @@ _PROMISES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "sasl.login.refresh.window.jitter": (_NO_AUTHENTICATION, ("0.05",)),
     "sasl.mechanism.inter.broker.protocol": (_NO_AUTHENTICATION, ("GSSAPI",)),
     "sasl.server.max.receive.size": (_NO_AUTHENTICATION, ("524288",)),
-    "security.inter.broker.protocol": (_NO_ENCRYPTION, ("PLAINTEXT",)),
     "security.providers": (_NO_ENCRYPTION, ()),
     "ssl.": (_NO_ENCRYPTION, ()),
     "ssl.client.auth": (_NO_ENCRYPTION, ("none",)),
@@ -332,6 +328,8 @@ _SETTINGS: Mapping[str, Setting] = {
         name_map,
     ),
     "inter.broker.listener.name": ("inter_broker_listener", None, filled),
+    "security.inter.broker.protocol": ("inter_broker_security", "", text),
+    "control.plane.listener.name": ("control_plane_listener", "", text),
     "zookeeper.connect": ("zookeeper_connect", None, connect_string),
     "zookeeper.session.timeout.ms": ("zookeeper_session_timeout_ms", "18000", integer(1)),
     "zookeeper.connection.timeout.ms": ("zookeeper_connection_timeout_ms", None, integer(1)),
@@ -475,6 +473,8 @@ class BrokerSettings:
     advertised: tuple[Listener, ...]
     protocols: tuple[tuple[str, str], ...]
     inter_broker_listener: str
+    control_plane_listener: str | None
+    """The only one that requests of a controller may come by; None: any."""
     zookeeper_connect: str
     zookeeper_session_timeout_ms: int
     zookeeper_connection_timeout_ms: int
@@ -657,8 +657,21 @@ def _complete(fields: dict[str, Any], given: Mapping[str, str]) -> list[str]:
         return [*problems, "listeners=: expected at least one"]
     if fields["advertised"] is None:
         fields["advertised"] = fields["listeners"]
-    fields["inter_broker_listener"] = (fields["inter_broker_listener"] or "PLAINTEXT").upper()
+    problems += _inter_broker_problems(fields)
     return problems + _listener_problems(fields)
+
+
+def _inter_broker_problems(fields: dict[str, Any]) -> list[str]:
+    """Takes the listener between brokers from its name, or from its security protocol, as Kafka does."""
+    problems = []
+    by_protocol = fields.pop("inter_broker_security")
+    if by_protocol and fields["inter_broker_listener"] is not None:
+        problems.append("security.inter.broker.protocol and inter.broker.listener.name: expected one of them, not both")
+    fields["inter_broker_listener"] = (fields["inter_broker_listener"] or by_protocol or "PLAINTEXT").upper()
+    fields["control_plane_listener"] = control_plane = fields["control_plane_listener"].upper() or None
+    if control_plane == fields["inter_broker_listener"]:
+        problems.append(f"control.plane.listener.name={control_plane}: expected another than the inter-broker listener")
+    return problems
 
 
 def _broker_id_problems(fields: Mapping[str, Any]) -> list[str]:
@@ -692,6 +705,9 @@ def _listener_problems(fields: Mapping[str, Any]) -> list[str]:
         problems.append(
             f"inter.broker.listener.name={fields['inter_broker_listener']}: expected an advertised listener"
         )
+    control_plane = fields["control_plane_listener"]
+    if control_plane is not None and control_plane not in {listener.name for listener in fields["advertised"]}:
+        problems.append(f"control.plane.listener.name={control_plane}: expected an advertised listener")
     return problems
 
 

@@ -590,7 +590,8 @@ class ControllerSettings:
     inter_broker_protocol: str = "2.8"
     """inter.broker.protocol.version: which versions of the control requests are sent, and what the znodes hold."""
     inter_broker_listener: str = PLAINTEXT
-    """inter.broker.listener.name: the endpoint of each broker that the controller's channel goes to."""
+    """control.plane.listener.name, or inter.broker.listener.name: the endpoint of each broker that the controller's
+    channel goes to."""
     unclean_leader_election: bool = False
     """unclean.leader.election.enable, for topics whose config, and a cluster whose dynamic config, say nothing else."""
     delete_topic: bool = True

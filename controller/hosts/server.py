@@ -23,6 +23,7 @@ from typing import TypeAlias
 import msgspec
 
 from controller.broker.request_context import Respond, Steps
+from controller.broker.security.principal import Requester
 from controller.broker.settings import QUEUED_REQUESTS, BrokerSettings, Listener
 from controller.clock import Timer
 from controller.hosts.network import TURN_S, LoopScheduler, NetworkThread, RunningSteps
@@ -34,8 +35,8 @@ from controller.storage.devices import DeviceJobs
 from controller.system import allow_reuse, descriptor_limit
 from controller.trace import Noted, Trace
 
-Receive: TypeAlias = Callable[[bytes, Respond, str], Steps | None]
-"""(frame, respond, listener name); see `Broker.begin`."""
+Receive: TypeAlias = Callable[[bytes, Respond, Requester], Steps | None]
+"""(frame, respond, who sent it); see `Broker.begin`."""
 
 UNANSWERED_MAX = 100
 """Requests of one connection that may wait for their answers before it is read no further."""
@@ -60,6 +61,7 @@ class ServerConnection:
         "_arrived_s",
         "_arriving",
         "_buffer",
+        "_client",
         "_clock",
         "_closed",
         "_ending",
@@ -68,7 +70,6 @@ class ServerConnection:
         "_held",
         "_idle_timer",
         "_is_large",
-        "_listener",
         "_loop",
         "_outgoing",
         "_reading",
@@ -85,10 +86,10 @@ class ServerConnection:
         "arrived_bytes",
     )
 
-    def __init__(self, server: SocketServer, sock: socket.socket, listener: str, request_bytes_max: int) -> None:
+    def __init__(self, server: SocketServer, sock: socket.socket, client: Requester, request_bytes_max: int) -> None:
         self._server = server
         self._socket = sock
-        self._listener = listener
+        self._client = client
         self._loop = server.network.loop
         self._clock = server.network.clock
         self._buffer = FrameBuffer(request_bytes_max)
@@ -204,7 +205,7 @@ class ServerConnection:
                 slot = Slot(self.answer, len(frame), kind, self._arrived_s, now_s)
                 self._slots.append(slot)
                 self._unanswered += slot.size
-                steps = self._server.receive(frame, slot, self._listener)
+                steps = self._server.receive(frame, slot, self._client)
                 del frame
                 now_s = self._loop.time()
                 if steps is not None:
@@ -466,7 +467,7 @@ class SocketServer:
     ) -> None:
         self.network = network
         self.connections: dict[ServerConnection, None] = {}
-        self.receive: Receive = lambda _frame, respond, _listener: respond(None)
+        self.receive: Receive = lambda _frame, respond, _client: respond(None)
         self._limits = limits
         self._trace = trace
         self._bound: list[_Bound] = []
@@ -515,14 +516,14 @@ class SocketServer:
             if at_once % ACCEPTED_AT_ONCE == 0:  # `sock_accept` does not wait while one is there
                 await asyncio.sleep(0.0)
             try:
-                accepted, _ = await loop.sock_accept(bound.socket)
+                accepted, address = await loop.sock_accept(bound.socket)
             except OSError as error:
                 self._log_refused(f"listener {bound.listener}: a connection was not accepted: {error}")
                 await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
-            self._accept_connection(accepted, bound.listener.name)
+            self._accept_connection(accepted, Requester(bound.listener.name, host_of(address)))
 
-    def _accept_connection(self, accepted: socket.socket, listener: str) -> None:
+    def _accept_connection(self, accepted: socket.socket, client: Requester) -> None:
         if len(self.connections) >= self._limits.connections:
             accepted.close()
             self._log_refused(f"connections are turned away: there are {len(self.connections)}, as many as may be")
@@ -540,7 +541,7 @@ class SocketServer:
         except OSError:  # it was closed at the other end before it was looked at
             accepted.close()
             return
-        self.connections[ServerConnection(self, accepted, listener, self._limits.request_bytes)] = None
+        self.connections[ServerConnection(self, accepted, client, self._limits.request_bytes)] = None
 
     def _log_refused(self, why: str) -> None:
         """Once for many: a client that is refused tries again at once."""
@@ -677,3 +678,8 @@ def _bound_socket(listener: Listener) -> socket.socket:
         made.close()
         raise
     return made
+
+
+def host_of(address: tuple[str, int] | tuple[str, int, int, int]) -> str:
+    """The client's address as text; IPv4's where a dual-stack socket shows it as IPv6."""
+    return address[0].removeprefix("::ffff:")

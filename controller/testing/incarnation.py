@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from controller.broker.log_manager import LogManager, SettingsOf
 from controller.broker.node import Node
 from controller.broker.request_context import Gate, Job, Respond, Steps, resumed
+from controller.broker.security.principal import Requester
 from controller.broker.settings import Address, BrokerSettings
 from controller.clock import spawn
 from controller.core.channels import ControllerChannels
@@ -148,21 +149,21 @@ class Incarnation:
         self.node.registered.on_done(self._registered)
         self.event_loop.start(self.node)
 
-    def _receive(self, frame: bytes, respond: Respond, listener: str) -> Steps | None:
+    def _receive(self, frame: bytes, respond: Respond, client: Requester) -> Steps | None:
         """A request waits while the process is paused or slow, and the requests behind it on its connection with it."""
         shared = self._shared
         if frame[:2] == _UPDATE_METADATA:
             respond = _followed(respond, shared.changed)
         if not self.process.runs_freely or (self.broker in shared.links.slow_ms) or shared.faults.any:
-            return self._delayed(frame, respond, listener)
-        steps = self.node.broker.begin(frame, respond, listener)
+            return self._delayed(frame, respond, client)
+        steps = self.node.broker.begin(frame, respond, client)
         return None if steps is None else _without_jobs(steps)
 
-    def _delayed(self, frame: bytes, respond: Respond, listener: str) -> Steps:
+    def _delayed(self, frame: bytes, respond: Respond, client: Requester) -> Steps:
         shared = self._shared
         delay_ms = shared.links.slow_ms.get(self.broker, 0.0)
         verdict = None
-        if listener != BROKERS:
+        if client.listener != BROKERS:
             verdict = shared.faults.verdict(self.broker, frame, respond)
             if verdict is not None:
                 delay_ms += verdict.delay_ms
@@ -178,7 +179,7 @@ class Incarnation:
                 verdict.answer()
                 return
             respond = verdict.respond
-        steps = self.node.broker.begin(frame, respond, listener)
+        steps = self.node.broker.begin(frame, respond, client)
         if steps is not None:
             yield from _without_jobs(steps)
 

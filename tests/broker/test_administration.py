@@ -38,7 +38,7 @@ def test_a_new_log_has_its_topics_settings_as_soon_as_they_are_read() -> None:
 
 def test_a_leader_is_told_so_though_zookeeper_is_away() -> None:
     """And nothing of its records goes before the config is known."""
-    node = DataNode()
+    node = DataNode("other")
     node.write_config(paths.config_topic("t"), {"retention.ms": "5"})
     began_ms = node.clock.now_ms()
     node.connection.cut()

@@ -467,6 +467,7 @@ def test_metadata_of_many_partitions_are_taken_whole(node: MeasuredNode, monkeyp
     monkeypatch.setattr(
         node, "on_slice", lambda: seen.append(0 if metadata.snapshot is before else id(metadata.snapshot))
     )
+    monkeypatch.setattr(node.node.broker.control, "confirmed", LATER_EPOCH)
     measured(node, ApiKey.UPDATE_METADATA, (None, lambda: update_metadata(3)))
     assert metadata.snapshot.topics["n7"][7].controller_epoch == 3
     assert set(seen) == {0, id(metadata.snapshot)}

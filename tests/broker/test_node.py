@@ -140,7 +140,9 @@ class Hosted:
 
     def tell(self, controller: int, *brokers: int) -> None:
         told = metadata(controller_id=controller, brokers=live(*brokers), broker_epoch=-1)
-        self.node.broker.receive(encode_request(header(ApiKey.UPDATE_METADATA, 7), told), lambda _answer: None)
+        answers: list[Sequence[Part] | None] = []
+        self.node.broker.receive(encode_request(header(ApiKey.UPDATE_METADATA, 7), told), answers.append)
+        self.until(lambda: bool(answers))
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def test_kafkas_defaults_hold() -> None:
 
 def test_every_setting_has_its_field() -> None:
     names = {field for field, _, _ in _SETTINGS.values()} | {"log", "cluster_id", "without_effect", "given"}
-    assert names - {"log_dir"} == {field.name for field in fields(BrokerSettings)}
+    assert names - {"log_dir", "inter_broker_security"} == {field.name for field in fields(BrokerSettings)}
 
 
 def test_a_connection_has_its_own_timeout() -> None:
@@ -126,6 +126,25 @@ def test_listeners_with_names_of_their_own() -> None:
     assert [str(listener) for listener in bound.advertised] == ["IN://me:40001", "OUT://example.org:19093"]
 
 
+def test_a_listener_for_the_controller_alone() -> None:
+    names = {"listeners": "IN://:1,CONTROL://:2", "listener.security.protocol.map": "IN:PLAINTEXT,CONTROL:PLAINTEXT"}
+    given = LEAST | names | {"inter.broker.listener.name": "IN"}
+    assert parse_settings(given | {"control.plane.listener.name": "control"}).control_plane_listener == "CONTROL"
+    assert parse_settings(given).control_plane_listener is None
+    assert problems(given | {"control.plane.listener.name": "in"}) == (
+        "control.plane.listener.name=IN: expected another than the inter-broker listener",
+    )
+    assert problems(given | {"control.plane.listener.name": "out"}) == (
+        "control.plane.listener.name=OUT: expected an advertised listener",
+    )
+
+
+def test_the_listener_between_brokers_by_its_protocol() -> None:
+    assert parsed(security_inter_broker_protocol="plaintext").inter_broker_listener == "PLAINTEXT"
+    both = {"security.inter.broker.protocol": "PLAINTEXT", "inter.broker.listener.name": "PLAINTEXT"}
+    assert "not both" in problems(both)[0]
+
+
 def test_an_address_is_dialled_as_the_map_says() -> None:
     settings = parsed(camerlengo_address_map="127.0.0.1:1=127.0.0.1:11, [::1]:2=h:12")
     assert settings.dial("127.0.0.1", 1) == ("127.0.0.1", 11)
@@ -189,12 +208,10 @@ def test_a_file_that_can_not_be_read_is_told() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("security.inter.broker.protocol", "SASL_SSL"),
         ("zookeeper.ssl.client.enable", "true"),
         ("max.connections.per.ip", "10"),
         ("max.connections.per.ip.overrides", "10.0.0.1:5"),
         ("max.connection.creation.rate", "20"),
-        ("control.plane.listener.name", "CONTROLLER"),
         ("authorizer.class.name", "kafka.security.authorizer.AclAuthorizer"),
         ("super.users", "User:admin"),
         ("ssl.keystore.location", "/etc/kafka/keystore.jks"),
@@ -224,11 +241,9 @@ def test_what_promises_security_or_a_limit_is_refused(name: str, value: str) -> 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("security.inter.broker.protocol", "PLAINTEXT"),
         ("zookeeper.ssl.client.enable", "false"),
         ("max.connections.per.ip", "2147483647"),
         ("max.connections.per.ip.overrides", ""),
-        ("control.plane.listener.name", ""),
         ("authorizer.class.name", ""),
         ("ssl.client.auth", "none"),
         ("ssl.enabled.protocols", "TLSv1.2,TLSv1.3"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from controller.broker.node import Node
 from controller.broker.request_context import Respond
+from controller.broker.security.principal import Requester
 from controller.broker.settings import Listener, parse_settings
 from controller.core.channels import ControllerChannels
 from controller.core.leadership import Won, elect
@@ -98,9 +99,9 @@ class OneNode:
             may_send=lambda: term_holds(self.node.controller),
         )
 
-    def _receive(self, frame: bytes, respond: Respond, listener: str) -> None:
+    def _receive(self, frame: bytes, respond: Respond, client: Requester) -> None:
         self.received.append(decode_request(frame).value)
-        self.node.broker.receive(frame, respond, listener)
+        self.node.broker.receive(frame, respond, client)
 
     @property
     def session(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from controller.broker.request_context import Respond
+from controller.broker.security.principal import Requester
 from controller.broker.settings import Address, Listener
 from controller.clock import Future
 from controller.core.channels import ControllerChannels, ControlRequest, Endpoint, PeerTimedOut, PeerUnreachable
@@ -52,7 +53,7 @@ class Broker:
         self.clients: set[str | None] = set()
         self.script: list[str] = []
 
-    def receive(self, frame: bytes, respond: Respond, _listener: str) -> None:
+    def receive(self, frame: bytes, respond: Respond, _client: Requester) -> None:
         request = decode_request(frame)
         assert isinstance(request.value, UpdateMetadataRequest)
         self.received.append(request.value.controller_epoch)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from controller.broker.request_context import Respond
+from controller.broker.security.principal import Requester
 from controller.broker.settings import Listener
 from controller.hosts.server import UNANSWERED_MAX, CannotListen, ServerConnection, ServerLimits, SocketServer
 from controller.protocol.framing import Part, framed
@@ -37,9 +38,9 @@ class Echo:
         self.listeners: set[str] = set()
         self.file: File | None = None
 
-    def receive(self, frame: bytes, respond: Respond, listener: str) -> None:
+    def receive(self, frame: bytes, respond: Respond, client: Requester) -> None:
         self.received.append(frame)
-        self.listeners.add(listener)
+        self.listeners.add(client.listener)
         if self.hold:
             self.held.append(lambda: respond(self.answer(frame)))
         else:

@@ -11,6 +11,7 @@ from itertools import groupby, pairwise
 import pytest
 
 from controller.broker.request_context import Gate, Job, JobLane, Respond, Steps
+from controller.broker.security.principal import Requester
 from controller.hosts.network import LoopScheduler, NetworkThread
 from controller.hosts.server import ACCEPTED_AT_ONCE, ServerLimits
 from controller.protocol.framing import framed
@@ -60,9 +61,9 @@ def test_a_request_in_many_slices_lets_others_be_answered_and_its_own_connection
     other_answered = threading.Event()
     slices = []
 
-    def receive(frame: bytes, respond: Respond, listener: str) -> Steps | None:
+    def receive(frame: bytes, respond: Respond, client: Requester) -> Steps | None:
         if frame != b"long":
-            serving.echo.receive(frame, respond, listener)
+            serving.echo.receive(frame, respond, client)
             return None
 
         def steps() -> Steps:
@@ -110,7 +111,7 @@ def test_many_new_connections_are_accepted_some_at_a_time(serving: Serving) -> N
 def test_a_request_of_a_connection_that_is_closed_is_given_up(serving: Serving) -> None:
     ended = threading.Event()
 
-    def receive(frame: bytes, respond: Respond, listener: str) -> Steps:
+    def receive(frame: bytes, respond: Respond, client: Requester) -> Steps:
         def steps() -> Steps:
             try:
                 while True:

@@ -32,9 +32,9 @@ SHOWN = {
     "s04-events-of-a-term-that-is-over": (
         "** depose",
         "ELECTED, controller epoch 2",
-        "** expire 1",
-        "[controller 2, epoch 2] brokers added (), dead (1,)",
-        "[controller 2, epoch 2] 1 new topics: meanwhile-0",
+        "** expire 2",
+        "[controller 1, epoch 2] brokers added (), dead (2,)",
+        "[controller 1, epoch 2] 1 new topics: meanwhile-0",
         "** resume 3",
         "RESIGNS epoch 1",
     ),

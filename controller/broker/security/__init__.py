@@ -1,0 +1,1 @@
+"""Who may do what: principals, ACLs, listeners, authentication. See docs/security.md."""
