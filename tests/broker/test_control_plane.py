@@ -16,7 +16,7 @@ from tests.broker.data_node import DataNode
 from tests.broker.harness import Deferred, header, leader_and_isr, live, metadata
 
 LAST_EPOCH = 2**31 - 1
-TWO_LISTENERS = {
+TWO_LISTENERS: dict[str, Any] = {
     "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROL://127.0.0.1:9093,CLIENTS://127.0.0.1:9094",
     "listener_security_protocol_map": "PLAINTEXT:PLAINTEXT,CONTROL:PLAINTEXT,CLIENTS:PLAINTEXT",
     "control_plane_listener_name": "CONTROL",
