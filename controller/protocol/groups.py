@@ -331,3 +331,22 @@ class GroupMetadataValue(RequestValue, first=0, last=3):
     leader: String | None
     members: tuple[GroupMetadataMember, ...]
     current_state_timestamp: Int64 = field(default=NO_TIMESTAMP, since=2, before="members")
+
+
+# What members of consumer groups write into their metadata and assignments ("consumer"), after the version.
+# Coordinators read nothing of it but the topics.
+
+
+class ConsumerSubscription(RequestValue, first=0, last=0):
+    topics: tuple[String, ...]
+    user_data: Records | None = None
+
+
+class ConsumerAssignedTopic(Structure):
+    topic: String
+    partitions: tuple[Int32, ...]
+
+
+class ConsumerAssignment(RequestValue, first=0, last=0):
+    topics: tuple[ConsumerAssignedTopic, ...]
+    user_data: Records | None = None

@@ -17,6 +17,8 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from controller.scenarios.records.workload import MEMBERS_MAX
+
 REAL, SIMULATED = "real", "simulated"
 BOTH = (REAL, SIMULATED)
 ZOOKEEPER = 0
@@ -345,6 +347,20 @@ class AskIsr(Fault, frozen=True, kw_only=True, tag="ask-isr"):
     partition: Partition
     how: Literal["ahead", "behind"]
     version: Literal[0, 1] = 0
+
+
+# -- members of the workload's consumer group
+
+
+MemberChange = Literal["join", "leave", "die", "pause", "resume"]
+
+
+class ChangeMember(_LastingFault, frozen=True, kw_only=True, tag="change-member"):
+    """A client of the workload's group (`members` of the records, by number) starts, leaves, dies without leaving, or
+    stands still. It goes on, or starts again, after `for_ms`; a client that has joined leaves then."""
+
+    member: Annotated[int, Meta(ge=0, lt=MEMBERS_MAX)]
+    how: MemberChange
 
 
 # -- ZooKeeper's servers

@@ -121,7 +121,9 @@ def property_text(value: str | int | bool) -> str:
 class RecordsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is written and read from the step `produce` on. `topics`: a prefix of the topics written to (all if left
     out); `rate_per_s` of all producers together, 0 for none, and `simulated_rate_per_s` in its place in simulation,
-    where every record costs real time; `consumers` that read everything; `acks` "all", 1 or 0."""
+    where every record costs real time; `consumers` that read everything; `acks` "all", 1 or 0. `members` of a consumer
+    group that shares the partitions, with sessions of `group_session_ms`; the brokers' `group.min.session.timeout.ms`
+    must allow them."""
 
     topics: str = ""
     rate_per_s: float = 1000.0
@@ -133,6 +135,8 @@ class RecordsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     acks: str | int = "all"
     idempotent: bool = True
     in_flight: int = 5
+    members: int = 0
+    group_session_ms: int = 6_000
 
 
 class WorkloadSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -185,13 +189,16 @@ class Outside(StrEnum):
 
 class PlanRecords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Clients that write to `topic` and read it, from when the plan first creates it on; brokers need `log.dirs`.
-    `acks`: -1 (all), 1 or 0. `in_flight`: requests a connection that are unanswered."""
+    `acks`: -1 (all), 1 or 0. `in_flight`: requests a connection that are unanswered. `members`: of a consumer group
+    that shares the partitions, with sessions of `group_session_ms`."""
 
     topic: str
     rate_per_s: float = 20.0
     acks: int = ACKS_ALL
     idempotent: bool = False
     in_flight: int = 1
+    members: int = 0
+    group_session_ms: int = 6_000
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

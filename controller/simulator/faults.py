@@ -21,6 +21,7 @@ from controller.scenarios.faults import (
     ZOOKEEPER,
     BreakDisk,
     BreakLogDirectory,
+    ChangeMember,
     ChangeRegistration,
     Cut,
     CutZooKeeper,
@@ -61,6 +62,7 @@ from controller.scenarios.faults import (
 )
 from controller.simulator.broker_process import SimulatedBroker, World
 from controller.simulator.ensemble import Ensemble
+from controller.simulator.group_members import SimulatedMember
 from controller.simulator.hostile_clients import HostileClients
 from controller.simulator.network import GOOD, LinkCondition
 from controller.simulator.observer import controller_named
@@ -107,6 +109,9 @@ class FaultTarget(Protocol):
 
     @property
     def processes(self) -> Mapping[int, SimulatedBroker]: ...
+
+    @property
+    def members(self) -> Mapping[int, SimulatedMember]: ...
 
     def take(self, event: TraceEvent) -> None: ...
 
@@ -176,6 +181,8 @@ class Faults:
         for path in list(self._spoiled):
             self._restore_znode(path)
         self._hostile.end_all()
+        for _, member in sorted(host.members.items()):
+            member.resume()
         self._world.network.heal_all()
         for server in range(1, host.ensemble.servers + 1):
             if server not in host.ensemble.running:
@@ -487,6 +494,30 @@ class Faults:
     @SIMULATED_FAULTS.of(HostileClient)
     def _hostile_client(self, fault: HostileClient) -> Undo:
         return self._hostile.begin(fault)
+
+    # -- members of a consumer group
+
+    @SIMULATED_FAULTS.of(ChangeMember)
+    def _change_member(self, fault: ChangeMember) -> Undo | None:
+        member = self._host.members.get(fault.member)
+        if member is None or (not member.is_running and fault.how != "join"):
+            return None
+        if fault.how == "join":
+            if member.takes_part:
+                return None
+            member.begin()
+            return member.leave
+        if fault.how == "pause":
+            member.pause()
+            return member.resume
+        if fault.how == "resume":
+            member.resume()
+            return _nothing
+        if fault.how == "leave":
+            member.leave()
+        else:
+            member.die()
+        return member.begin
 
     # -- ZooKeeper's servers
 

@@ -37,6 +37,7 @@ from controller.simulator.broker_process import Paces, SimulatedBroker, World
 from controller.simulator.client import SimulatedClient
 from controller.simulator.ensemble import Ensemble
 from controller.simulator.faults import Faults
+from controller.simulator.group_members import SimulatedMember
 from controller.simulator.network import Address, Network
 from controller.simulator.observer import MembershipObserver, controller_epoch, partitions
 from controller.simulator.randomness import Streams
@@ -357,7 +358,8 @@ class SimulatedHost:
     async def produce(self, workload: RecordWorkload, partitions: Sequence[PartitionName]) -> None:
         clock = ProcessClock(self.clock, self._outside)
         self._record_clients = SimulatedRecordClients(
-            lambda address, name: Pipeline(self._world.network, self._outside, clock, address, name),
+            lambda process, its_clock, address, name: Pipeline(self._world.network, process, its_clock, address, name),
+            self._outside,
             clock,
             self._streams,
             self._world.addresses,
@@ -372,6 +374,11 @@ class SimulatedHost:
 
     def history(self) -> History | None:
         return None if self._record_clients is None else self._record_clients.history()
+
+    @property
+    def members(self) -> Mapping[int, SimulatedMember]:
+        """The clients of the workload's group, by number; none before records are produced."""
+        return {} if self._record_clients is None else self._record_clients.members
 
     def acknowledged(self) -> list[int]:
         """For each partition written to the offset after the last one that was acknowledged so far."""

@@ -1,177 +1,38 @@
-"""Simulated consumers: one that follows all partitions while things happen, and the final read.
-
-Each broker that leads something is fetched from on a connection of its own, with a long poll, as real clients do.
-"""
+"""The simulated clients of a run that write and read records, from the first record to the final read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.clock import Clock
-from controller.core.channels import PeerError
-from controller.protocol import ApiKey, ErrorCode, decode_response_body, encode_request_body
-from controller.protocol.fetch import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    FetchPartition,
-    FetchPartitionData,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
-from controller.protocol.framing import joined
+from controller.machine.process import Process, ProcessClock
+from controller.protocol.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from controller.scenarios.faults import HostFailure
+from controller.scenarios.records.group_checks import unassigned
+from controller.scenarios.records.group_history import GroupHistory, GroupLog
 from controller.scenarios.records.history import (
     FINAL,
-    FOREIGN,
     FinalRead,
     History,
     Reached,
-    ReadLog,
     acknowledged_ends,
     history_of,
 )
-from controller.scenarios.records.payload import ForeignRecord, decode_payload
-from controller.scenarios.records.workload import PartitionName, RecordWorkload
+from controller.scenarios.records.workload import MEMBERS_MAX, PartitionName, RecordWorkload
+from controller.simulator.consumer import SimulatedConsumer, offset_of
+from controller.simulator.group_members import Connect, SimulatedMember
 from controller.simulator.network import Address
 from controller.simulator.producer import DELIVERY_TIMEOUT_MS, SimulatedProducer
 from controller.simulator.randomness import Streams
-from controller.simulator.routes import BACKOFF_MS, NOBODY, Pipeline, Routes, keep_going
-from controller.storage.batches import HEADER_BYTES, decode_records, headers_of, whole_bytes
-from controller.storage.errors import CorruptBatch
+from controller.simulator.routes import Routes
 
-MAX_WAIT_MS = 500
-REQUEST_TIMEOUT_MS = 2_000.0
-PARTITION_BYTES = 256 * 1024
 SETTLE_MS = 5_000.0
 """How long an end may stay before what was acknowledged: the high watermark follows when the followers have it."""
 
 PATIENCE_MS = 20_000.0
 """How long a partition may give nothing before it counts as not readable."""
 
-WRONG_CRC = "a batch with a wrong CRC is served"
 _LOOK_MS = 50.0
-_FETCH_VERSION = 11
-_OFFSETS_VERSION = 5
-
-
-class SimulatedConsumer:
-    """Reads all partitions from their beginning, from `begin` until its routes are closed."""
-
-    def __init__(self, number: int, routes: Routes) -> None:
-        self.log = ReadLog(number)
-        self.positions = [0] * len(routes.partitions)
-        self.progress_ms = [routes.clock.now_ms()] * len(routes.partitions)
-        self._routes = routes
-        self.failure: str | None = None
-
-    def begin(self) -> None:
-        self._routes.learn()
-        for node in self._routes.nodes:
-            keep_going(self._follow(node))
-
-    async def _follow(self, node: int) -> None:
-        """Fetches from one broker what it leads."""
-        routes = self._routes
-        while not routes.closed:
-            places = routes.led_by(node)
-            if not places:
-                await routes.clock.sleep(BACKOFF_MS)
-                continue
-            body = encode_request_body(ApiKey.FETCH, _FETCH_VERSION, self._request(places))
-            try:
-                answer = await routes.pipeline(node).ask(ApiKey.FETCH, _FETCH_VERSION, body, REQUEST_TIMEOUT_MS)
-            except PeerError:
-                routes.forget(places)
-                await routes.clock.sleep(BACKOFF_MS)
-                continue
-            if not await self._take(answer):
-                await routes.clock.sleep(BACKOFF_MS)
-
-    def _request(self, places: list[int]) -> FetchRequest:
-        topics: dict[str, list[FetchPartition]] = {}
-        for place in places:
-            topic, number = self._routes.partitions[place]
-            topics.setdefault(topic, []).append(FetchPartition(number, self.positions[place], PARTITION_BYTES))
-        return FetchRequest(
-            MAX_WAIT_MS, 1, tuple(FetchTopic(topic, tuple(partitions)) for topic, partitions in topics.items())
-        )
-
-    async def _take(self, body: bytes) -> bool:
-        """False if something did not go well, and a pause is due."""
-        answer = decode_response_body(ApiKey.FETCH, _FETCH_VERSION, body)
-        assert isinstance(answer, FetchResponse)
-        well = answer.error_code == ErrorCode.NONE
-        for topic in answer.responses:
-            for data in topic.partitions:
-                place = self._routes.partitions.index((topic.topic, data.partition_index))
-                if data.error_code == ErrorCode.NONE:
-                    well = self._read(place, data) and well
-                    continue
-                well = False
-                if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                    start = await offset_of(self._routes, place, EARLIEST_TIMESTAMP)
-                    self.positions[place] = self.positions[place] if start is None else start
-                else:
-                    self._routes.forget([place])
-        return well
-
-    def _read(self, place: int, data: FetchPartitionData) -> bool:
-        """The records of whole batches; what lies before the position was asked for in vain, as batches are whole.
-        False: the CRC of a batch is wrong, at which Kafka's consumer stops, too."""
-        if data.records is None:
-            return True
-        now_ms = self._routes.clock.now_ms()
-        view = memoryview(joined([data.records]))
-        at = 0
-        try:
-            headers = headers_of(view[: whole_bytes(view)])
-        except CorruptBatch as error:
-            topic, number = self._routes.partitions[place]
-            self.failure = f"{topic}-{number}, {WRONG_CRC} from offset {self.positions[place]} on: {error}"
-            return False
-        for header in headers:
-            payload = view[at + HEADER_BYTES : at + header.size_bytes]
-            at += header.size_bytes
-            for record in decode_records(header, payload):
-                if record.offset >= self.positions[place]:
-                    self._log(place, record.offset, record.value, now_ms, data.high_watermark)
-                    self.positions[place], self.progress_ms[place] = record.offset + 1, now_ms
-        return True
-
-    def _log(self, place: int, offset: int, value: bytes | None, now_ms: float, high_watermark: int) -> None:
-        try:
-            payload = decode_payload(value)
-        except ForeignRecord:
-            self.log.read(place, offset, FOREIGN, -1, -1, now_ms, high_watermark)
-        else:
-            self.log.read(place, offset, payload.producer, payload.sequence, payload.key, now_ms, high_watermark)
-
-
-async def offset_of(routes: Routes, place: int, timestamp: int) -> int | None:
-    """Return the partition's earliest or end offset as reported by its leader; None if there is no response."""
-    leader = routes.leaders[place]
-    if leader == NOBODY:
-        routes.learn()
-        return None
-    topic, number = routes.partitions[place]
-    request = ListOffsetsRequest((ListOffsetsTopic(topic, (ListOffsetsPartition(number, timestamp),)),))
-    try:
-        answer = await routes.ask(leader, ApiKey.LIST_OFFSETS, _OFFSETS_VERSION, request, REQUEST_TIMEOUT_MS)
-    except PeerError:
-        routes.forget([place])
-        return None
-    assert isinstance(answer, ListOffsetsResponse)
-    result = answer.topics[0].partitions[0]
-    if result.error_code != ErrorCode.NONE:
-        routes.forget([place])
-        return None
-    return result.offset
 
 
 @dataclass(slots=True)
@@ -229,15 +90,19 @@ async def _look(reader: SimulatedConsumer, routes: Routes, place: int, standing:
 
 
 _QUIESCE_POLL_MS = 20.0
+GROUP_SETTLES_MS = 40_000.0
+"""How long a group may take to read everything and to come to rest: longer than its sessions and a rebalance."""
 
 
 class SimulatedRecordClients:
-    """Begins at once. `connect` opens a connection, signed with a client's name."""
+    """Begins at once. `connect` opens a connection of a process by that process's clock, signed with a client's name.
+    `members`: of the group, by number; those of the workload have begun."""
 
     def __init__(
         self,
-        connect: Callable[[Address, str], Pipeline],
-        clock: Clock,
+        connect: Connect,
+        process: Process,
+        clock: ProcessClock,
         streams: Streams,
         brokers: Mapping[int, Address],
         workload: RecordWorkload,
@@ -248,7 +113,11 @@ class SimulatedRecordClients:
 
         def routes(name: str, known: Mapping[int, Address]) -> Routes:
             return Routes(
-                lambda address: connect(address, name), clock, streams.stream(f"records/{name}"), known, partitions
+                lambda address: connect(process, clock, address, name),
+                clock,
+                streams.stream(f"records/{name}"),
+                known,
+                partitions,
             )
 
         self._brokers = dict(brokers)
@@ -263,8 +132,19 @@ class SimulatedRecordClients:
         ]
         self._final: SimulatedConsumer | None = None
         self._finals: list[FinalRead] = []
+        self._group = GroupLog()
+        self._is_settled: bool | None = None
+        self._group_end: GroupHistory | None = None
+        self.members = {
+            number: SimulatedMember(
+                number, connect, clock, streams, brokers, partitions, self._group, workload.group_session_ms
+            )
+            for number in range(MEMBERS_MAX if workload.members else 0)
+        }
         for consumer in self._consumers:
             consumer.begin()
+        for number in range(workload.members):
+            self.members[number].begin()
         for producer in self._producers:
             producer.begin()
 
@@ -288,12 +168,46 @@ class SimulatedRecordClients:
                 raise HostFailure("a producer did not come to its end")
             await self._clock.sleep(_QUIESCE_POLL_MS)
         ends = self.acknowledged()
+        await self._settle_group(ends)
         routes = self._opened("final-reader", among)
         self._final = SimulatedConsumer(FINAL, routes)
         self._finals = await read_to_the_end(self._final, routes, ends, deadline_ms)
         self.close()
 
+    async def _settle_group(self, ends: Sequence[int]) -> None:
+        """Wait until the group has read and committed everything, and every live member has its assignment."""
+        if not self.members:
+            return
+        for member in self.members.values():
+            member.resume()
+        if not any(member.takes_part for member in self.members.values()):
+            self.members[0].begin()
+        give_up_ms = self._clock.now_ms() + GROUP_SETTLES_MS
+        while not (settled := self._group_is_settled(ends)) and self._clock.now_ms() < give_up_ms:
+            await self._clock.sleep(_QUIESCE_POLL_MS)
+        self._is_settled = settled
+        self._group_end = self._group_history(ends)
+
+    def _group_is_settled(self, ends: Sequence[int]) -> bool:
+        if any(self._group.acknowledged_offset(place) < end for place, end in enumerate(ends) if end):
+            return False
+        return not any(unassigned(self._group.history(self._live), self._partitions))
+
+    @property
+    def _live(self) -> list[int]:
+        return [number for number, member in self.members.items() if member.takes_part]
+
+    def _group_history(self, ends: Sequence[int]) -> GroupHistory:
+        behind = [
+            f"{topic}-{number} is committed to {self._group.acknowledged_offset(place)}, acknowledged to {ends[place]}"
+            for place, (topic, number) in enumerate(self._partitions)
+            if self._group.acknowledged_offset(place) < ends[place]
+        ]
+        return self._group.history(self._live, self._is_settled, "; ".join(behind[:3]))
+
     def close(self) -> None:
+        for member in self.members.values():
+            member.die()
         for routes in self._routes:
             routes.close()
 
@@ -302,9 +216,11 @@ class SimulatedRecordClients:
         return acknowledged_ends(len(self._partitions), [producer.log for producer in self._producers])
 
     def history(self) -> History:
-        consumers = self._consumers if self._final is None else [*self._consumers, self._final]
+        read_by_group = [reader for member in self.members.values() for reader in member.readers]
+        consumers = [*self._consumers, *read_by_group, *([] if self._final is None else [self._final])]
         reads = [consumer.log for consumer in consumers]
         found = [*(each.failure for each in self._producers), *(each.failure for each in consumers)]
         failures = [failure for failure in found if failure is not None]
         sends = [producer.log for producer in self._producers]
-        return history_of(self._partitions, sends, reads, self._finals, failures)
+        group = self._group_end or (self._group.history(self._live) if self.members else None)
+        return history_of(self._partitions, sends, reads, self._finals, failures, group)

@@ -21,9 +21,9 @@ from controller.scenarios.records import checks
 from controller.scenarios.records.checks import RecordChecker, RecordEvidence
 from controller.scenarios.records.delivery_audit import DeliveryAudit, beyond_high_watermark
 from controller.scenarios.records.workload import ACKS_ALL, PartitionName, RecordWorkload
+from controller.simulator.consumer import WRONG_CRC
 from controller.simulator.host import SimulatedHost
 from controller.simulator.liveness_checker import LivenessChecker, Unmet
-from controller.simulator.record_clients import WRONG_CRC
 from controller.storage import PartitionLog
 from controller.storage.batches import headers_of, whole_bytes
 from controller.zookeeper import paths

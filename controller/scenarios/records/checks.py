@@ -15,6 +15,7 @@ import numpy as np
 from controller.scenarios.invariants import Finding
 from controller.scenarios.records import delivery_audit
 from controller.scenarios.records.delivery_audit import DeliveryAudit
+from controller.scenarios.records.group_checks import GROUP_CHECKS, unseen
 from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, FINAL, FOREIGN, History, Ints, Reached
 from controller.scenarios.records.workload import PartitionName, RecordWorkload
 
@@ -192,6 +193,26 @@ def clients_served(evidence: RecordEvidence) -> Finding:
     return Finding(True, "no client gave up")
 
 
+def records_seen(evidence: RecordEvidence) -> Finding:
+    """Every record below the group's committed offsets was read by one of its members (Jepsen's "unseen")."""
+    group = evidence.history.group
+    assert group is not None
+    wrong = unseen(evidence.audit, group)
+    if len(wrong):
+        return _of_reads(evidence, wrong, "records that the group committed and no member read")
+    return _settled(evidence, "the group's members read every record that they committed")
+
+
+def _of_group(check: Callable[[History], Finding]) -> RecordChecker:
+    return lambda evidence: check(evidence.history)
+
+
+GROUP_RECORD_CHECKS: dict[str, RecordChecker] = {
+    **{name: _of_group(check) for name, check in GROUP_CHECKS.items()},
+    "records-seen": records_seen,
+}
+"""Checkers of a history that has a group."""
+
 RECORD_CHECKS: dict[str, RecordChecker] = {
     "records-kept": records_kept,
     "records-in-order": records_in_order,
@@ -231,9 +252,14 @@ def all_served(evidence: RecordEvidence, at_most: int) -> Finding:
 
 
 def check_records(evidence: RecordEvidence, names: Sequence[str] | None, loss: str) -> list[tuple[str, Finding]]:
-    """The findings of those checkers (all, if None), by name."""
-    return [
+    """The findings of those checkers (all, if None), by name. Those of a group only where there is one."""
+    found = [
         (name, loss_as_expected(evidence, loss) if check is records_kept else check(evidence))
         for name, check in RECORD_CHECKS.items()
         if names is None or name in names
     ]
+    if evidence.history.group is not None:
+        found += [
+            (name, check(evidence)) for name, check in GROUP_RECORD_CHECKS.items() if names is None or name in names
+        ]
+    return found

@@ -20,6 +20,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from controller.scenarios.records.group_history import GroupHistory
 from controller.scenarios.records.workload import PartitionName
 
 INDETERMINATE, ACKNOWLEDGED, FAILED = 0, 1, 2
@@ -102,7 +103,7 @@ class FinalRead:
 @dataclass(frozen=True, slots=True, eq=False)
 class History:
     """`finals` by partition; empty if the run never came to its final read. `errors[0]` is "". `troubles`: why
-    clients gave up before they were asked to, in words."""
+    clients gave up before they were asked to, in words. `group`: of a consumer group, if there is one."""
 
     partitions: tuple[PartitionName, ...]
     sends: Sends
@@ -110,6 +111,7 @@ class History:
     finals: tuple[FinalRead, ...] = ()
     errors: tuple[str, ...] = ("",)
     troubles: tuple[str, ...] = ()
+    group: GroupHistory | None = None
 
     def __post_init__(self) -> None:
         if self.finals and len(self.finals) != len(self.partitions):
@@ -189,6 +191,7 @@ def history_of(
     reads: Sequence[ReadLog],
     finals: Sequence[FinalRead] = (),
     troubles: Sequence[str] = (),
+    group: GroupHistory | None = None,
 ) -> History:
     """The logs as one history, producers and readers in their given order."""
     errors: dict[str, int] = {"": 0}
@@ -223,6 +226,7 @@ def history_of(
         tuple(finals),
         tuple(errors),
         tuple(troubles),
+        group,
     )
 
 
@@ -250,7 +254,7 @@ def _floats(columns: Iterable[array[float]]) -> Floats:
 def same(one: History, other: History) -> bool:
     """Equal in every column (NaN is NaN)."""
     tables = ((one.sends, other.sends), (one.reads, other.reads))
-    words = [(each.partitions, each.finals, each.errors, each.troubles) for each in (one, other)]
+    words = [(each.partitions, each.finals, each.errors, each.troubles, repr(each.group)) for each in (one, other)]
     return words[0] == words[1] and all(
         np.array_equal(getattr(left, each.name), getattr(right, each.name), equal_nan=True)
         for left, right in tables

@@ -5,7 +5,7 @@ from __future__ import annotations
 from controller.scenarios.language import RecordsSection
 from controller.scenarios.records.checks import ANY_LOSS, NO_LOSS, SOME_LOSS
 from controller.scenarios.records.payload import LEAST_BYTES
-from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE, RecordWorkload
+from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE, MEMBERS_MAX, RecordWorkload
 
 ACKS = {"all": ACKS_ALL, "-1": ACKS_ALL, "1": ACKS_LEADER, "0": ACKS_NONE}
 
@@ -15,6 +15,8 @@ _LIMITS = {
     "keys": (1, 1_000_000),
     "record_bytes": (LEAST_BYTES, 1_000_000),
     "in_flight": (1, 5),
+    "members": (0, MEMBERS_MAX),
+    "group_session_ms": (100, 1_800_000),
     "rate_per_s": (0, 1_000_000),
     "simulated_rate_per_s": (0, 1_000_000),
 }
@@ -50,6 +52,8 @@ def workload_of(section: RecordsSection, host: str) -> RecordWorkload:
         acks=ACKS[str(section.acks)],
         idempotent=section.idempotent,
         in_flight=section.in_flight,
+        members=section.members,
+        group_session_ms=section.group_session_ms,
     )
 
 

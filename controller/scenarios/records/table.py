@@ -1,7 +1,7 @@
 """A history as two Parquet tables, `sends.parquet` and `reads.parquet`, beside a run's trace; and back.
 
 The columns are those of `Sends` and `Reads`. What is not a row (the partitions' names, the final read's ends, the
-errors' words) is JSON in the schema's metadata, under `camerlengo`.
+errors' words, the group) is JSON in the schema's metadata, under `camerlengo`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from controller.scenarios.records.group_history import GroupHistory
 from controller.scenarios.records.history import FinalRead, History, Reached, Reads, Sends
 
 SENDS, READS = "sends.parquet", "reads.parquet"
@@ -28,6 +30,7 @@ def write_history(history: History, folder: Path) -> None:
         "finals": [[each.start_offset, each.end_offset, each.reached.value, each.detail] for each in history.finals],
         "errors": list(history.errors),
         "troubles": list(history.troubles),
+        "group": None if history.group is None else msgspec.to_builtins(history.group),
     }
     for name, columns in ((SENDS, history.sends), (READS, history.reads)):
         parquet.write_table(_table(columns, about), folder / name)
@@ -56,6 +59,7 @@ def read_history(folder: Path) -> History:
         tuple(FinalRead(start, end, Reached(reached), detail) for start, end, reached, detail in about["finals"]),
         tuple(about["errors"]),
         tuple(about["troubles"]),
+        msgspec.convert(about.get("group"), GroupHistory | None),
     )
 
 

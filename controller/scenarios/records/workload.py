@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
 
+MEMBERS_MAX = 8
+"""The clients of a group are numbered below this; a step may start those that the workload does not begin with."""
+
 PartitionName = tuple[str, int]
 """Topic and number."""
 
@@ -26,6 +29,9 @@ class RecordWorkload:
     acks: int = ACKS_ALL
     idempotent: bool = True
     in_flight: int = 5
+    members: int = 0
+    """Of one consumer group that reads everything; none without a group."""
+    group_session_ms: int = 6_000
 
     @property
     def keeps_order(self) -> bool:

@@ -1,0 +1,140 @@
+"""The history of one consumer group: what its members were assigned, committed and read back, as they saw it.
+
+One format for the simulated members and for real clients. A member is named by the number of its client, which keeps
+it over all its member ids. Times are milliseconds on the scenario's clock; an operation without an answer has None as
+the time of its end. What a member reads under one assignment has a reader of its own in the history of records
+(`MemberAssignment.reader`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+GROUP = "group"
+"""The name of a workload's group."""
+FIRST_READER = 1_000
+"""Readers of groups are numbered from here; a workload has at most 64 consumers of other kinds."""
+NOTHING_COMMITTED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAssignment:
+    """The partitions of one member in one generation, by their places in the history. `until_ms`: when the member gave
+    them up; None if it never did."""
+
+    client: int
+    member_id: str
+    generation: int
+    partitions: tuple[int, ...]
+    reader: int
+    at_ms: float
+    until_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommit:
+    """One partition of an OffsetCommit. `acknowledged`: None without an answer; `error` is the name of a refusal."""
+
+    client: int
+    generation: int
+    partition: int
+    offset: int
+    sent_at_ms: float
+    ended_at_ms: float | None = None
+    acknowledged: bool | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRead:
+    """One partition of an OffsetFetch that was answered. `offset`: NOTHING_COMMITTED if there was none."""
+
+    client: int
+    partition: int
+    offset: int
+    sent_at_ms: float
+    ended_at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHistory:
+    """`live`: the clients that took part until the end. `settled`: whether the group came to rest, with all of them in
+    it and everything acknowledged read and committed; None if that was not waited for. `detail`: what was missing."""
+
+    assignments: tuple[MemberAssignment, ...] = ()
+    commits: tuple[OffsetCommit, ...] = ()
+    reads: tuple[CommittedRead, ...] = ()
+    live: tuple[int, ...] = ()
+    settled: bool | None = None
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class GroupLog:
+    """What all members of a group did, being written. One thread at a time may use it."""
+
+    _assignments: list[MemberAssignment] = field(default_factory=list)
+    _until_ms: dict[int, float] = field(default_factory=dict)
+    _commits: list[OffsetCommit] = field(default_factory=list)
+    _reads: list[CommittedRead] = field(default_factory=list)
+
+    def assigned(
+        self, client: int, member_id: str, generation: int, partitions: Collection[int], at_ms: float
+    ) -> MemberAssignment:
+        """A member has its assignment, under a reader's number of its own."""
+        reader = FIRST_READER + len(self._assignments)
+        one = MemberAssignment(client, member_id, generation, tuple(sorted(partitions)), reader, at_ms)
+        self._assignments.append(one)
+        return one
+
+    def gave_up(self, assignment: MemberAssignment, at_ms: float) -> None:
+        self._until_ms.setdefault(assignment.reader, at_ms)
+
+    def committing(self, client: int, generation: int, partition: int, offset: int, at_ms: float) -> int:
+        """A commit is sent. Return its number."""
+        self._commits.append(OffsetCommit(client, generation, partition, offset, at_ms))
+        return len(self._commits) - 1
+
+    def committed(self, number: int, at_ms: float, error: str = "") -> None:
+        """A commit is answered: acknowledged, or refused with an error."""
+        one = self._commits[number]
+        self._commits[number] = OffsetCommit(
+            one.client, one.generation, one.partition, one.offset, one.sent_at_ms, at_ms, not error, error
+        )
+
+    def read(self, client: int, partition: int, offset: int, sent_at_ms: float, at_ms: float) -> None:
+        self._reads.append(CommittedRead(client, partition, offset, sent_at_ms, at_ms))
+
+    @property
+    def current(self) -> list[MemberAssignment]:
+        """The assignments that were not given up."""
+        return [one for one in self._assignments if one.reader not in self._until_ms]
+
+    def acknowledged_offset(self, partition: int) -> int:
+        """The highest offset whose commit was acknowledged."""
+        return max(
+            (one.offset for one in self._commits if one.partition == partition and one.acknowledged),
+            default=NOTHING_COMMITTED,
+        )
+
+    def history(self, live: Sequence[int] = (), settled: bool | None = None, detail: str = "") -> GroupHistory:
+        return GroupHistory(
+            tuple(
+                MemberAssignment(
+                    one.client,
+                    one.member_id,
+                    one.generation,
+                    one.partitions,
+                    one.reader,
+                    one.at_ms,
+                    self._until_ms.get(one.reader),
+                )
+                for one in self._assignments
+            ),
+            tuple(self._commits),
+            tuple(self._reads),
+            tuple(live),
+            settled,
+            detail,
+        )
