@@ -98,7 +98,7 @@ class _Pool:
 
     def _make_ready(self, job: _Job) -> None:
         self._ready.append(job)
-        if self._idle:
+        if len(self._ready) <= self._idle:  # a thread that was notified counts as idle until it runs
             self.changed.notify()
         elif self._threads < self._limits.threads:
             self._threads += 1

@@ -221,3 +221,16 @@ def test_at_once_runs_a_job_where_it_is_submitted() -> None:
     answers = Answers()
     AtOnce().submit(ONE, lambda: 1, answers.of("one"))
     assert answers.got == [("one", JobOutcome(1))]
+
+
+def test_a_job_that_hangs_does_not_take_the_thread_of_the_next(clock: Clock, stuck: threading.Event) -> None:
+    answers = Answers()
+    those = pools(clock, threads=2)
+    those.submit(ONE, lambda: None, answers.of("first"))
+    answers.wait(1)
+    pool = those._pools[ONE]
+    eventually(lambda: pool._idle == 1, "the thread waits")
+    with pool.changed:  # the idle thread is notified of the first of these, and can't take it before both are there
+        those.submit(ONE, stuck.wait, answers.of("hangs"))
+        those.submit(ONE, lambda: 7, answers.of("second"))
+    assert answers.wait(2)[1] == ("second", JobOutcome(7))
