@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from controller.cli.bench import BENCHMARKS
+from controller.cli.lab import LABS
 from controller.cli.main import COMMANDS
 from controller.scenarios.files import built_in
 
@@ -168,7 +169,7 @@ def missing_evidence(text: str) -> Iterator[str]:
             yield file or f"::{test}"
         elif test and f"def {test}(" not in source.read_text(encoding="utf-8"):
             yield f"{file}::{test}"
-    kinds = {"bench": BENCHMARKS, "simulate": [*built_in(), "swarm"], "chaos": built_in()}
+    kinds = {"bench": BENCHMARKS, "lab": LABS, "simulate": [*built_in(), "swarm"], "chaos": built_in()}
     for command, what in COMMAND.findall(text):
         if command not in COMMANDS or (what and command in kinds and what not in kinds[command]):
             yield f"camerlengo {command} {what}".rstrip()

@@ -10,7 +10,7 @@ import argparse
 import importlib
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from controller.cli.main import COULD_NOT_RUN
@@ -40,12 +40,17 @@ def in_source_checkout() -> bool:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    configure_as(parser, BENCHMARKS)
+
+
+def configure_as(parser: argparse.ArgumentParser, modules: Mapping[str, str]) -> None:
+    """Add a subcommand for each of `modules` of tests/benchmarks, which maps a name to its line of help."""
     if not in_source_checkout():
         parser.add_argument("words", nargs=argparse.REMAINDER, help="the benchmarks are in a source checkout only")
         return
     if str(CHECKOUT) not in sys.path:
         sys.path.insert(0, str(CHECKOUT))
-    add_subcommands(parser, "bench", "WHAT", BENCHMARKS, package="tests.benchmarks")
+    add_subcommands(parser, "bench", "WHAT", modules, package="tests.benchmarks")
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
@@ -58,7 +63,7 @@ def needs(arguments: argparse.Namespace) -> Iterable[Need]:
 
 def run(arguments: argparse.Namespace) -> int:
     if not in_source_checkout():
-        print("camerlengo bench: benchmarks need a source checkout of camerlengo", file=sys.stderr)
+        print(f"camerlengo {arguments.command}: benchmarks need a source checkout of camerlengo", file=sys.stderr)
         return COULD_NOT_RUN
     from controller.zookeeper.embedded import EmbeddedServerUnavailable
     from tests.benchmarks.common import CouldNotRun, make_folder
@@ -68,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
             make_folder(arguments.plots)
         status: int = _module(arguments.bench).run(arguments)
     except (CouldNotRun, EmbeddedServerUnavailable) as error:
-        print(f"camerlengo bench: {error}", file=sys.stderr)
+        print(f"camerlengo {arguments.command}: {error}", file=sys.stderr)
         return COULD_NOT_RUN
     return status
 

@@ -35,6 +35,7 @@ COMMANDS = {  # with the line that --help shows
     "simulate": "run a scenario in a deterministic simulation, in virtual time and in memory",
     "campaign": "run many seeds of a scenario on Spark, and compare settings",
     "bench": "run a benchmark of a part of this library, with alternatives for comparison",
+    "lab": "run an experiment on a published design, on models and on real devices",
 }
 
 USAGE_ERROR = 2

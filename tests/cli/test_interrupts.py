@@ -112,6 +112,7 @@ COMMAND_LINES: dict[str, tuple[list[str], list[Moment]]] = {
         ],
     ),
     "bench": (["bench", "loading"], [Moment("subprocess.Popen", 1, always=True), Moment("socket.connect", 3)]),
+    "lab": (["lab", "tiers", "--quick"], [Moment("os.fork", 1), Moment("os.fork", 2, always=True)]),
 }
 CASES = [(name, moment) for name, (_, moments) in COMMAND_LINES.items() for moment in (*IMPORTS, *moments)]
 

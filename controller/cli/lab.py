@@ -1,0 +1,25 @@
+"""`camerlengo lab WHAT`: an experiment on a published design, `tests/benchmarks/WHAT.py`, from a source checkout."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+
+from controller.cli import bench
+from controller.cli.requirements import Need
+
+LABS = {  # with the line that --help shows
+    "tiers": "six architectures of a broker's log storage: HDDs, block caches, segments on SSDs and HDDs",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    bench.configure_as(parser, LABS)
+
+
+def needs(arguments: argparse.Namespace) -> Iterable[Need]:
+    return bench.needs(arguments)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return bench.run(arguments)

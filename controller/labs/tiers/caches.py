@@ -1,0 +1,157 @@
+"""Models of the page cache and of a block cache in front of slower devices. Units are chunks of one size.
+
+`BlockCache` serves the simulation and the FUSE file system of the physical runs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class PageCache:
+    """An LRU of chunks, each with the time from which it can be read.
+
+    `lists` is 1 for one LRU list, or 2 for Linux's: a chunk enters the inactive list, its second access moves it to the
+    active one, which has at most half of the capacity; evictions are from the inactive list.
+    """
+
+    def __init__(self, capacity: int, lists: int = 2) -> None:
+        if capacity < 1 or lists not in (1, 2):
+            raise ValueError(f"expected a capacity of at least 1 and 1 or 2 lists, got {capacity} and {lists}")
+        self.capacity = capacity
+        self.lists = lists
+        self.evicted = 0
+        self._inactive: OrderedDict[int, float] = OrderedDict()
+        self._active: OrderedDict[int, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._inactive) + len(self._active)
+
+    def __contains__(self, chunk: int) -> bool:
+        return chunk in self._inactive or chunk in self._active
+
+    def ready_at(self, chunk: int) -> float | None:
+        """Return when the chunk is in memory, None if it is not cached. This is an access."""
+        if self.lists == 1:
+            if (ready := self._inactive.get(chunk)) is not None:
+                self._inactive.move_to_end(chunk)
+            return ready
+        if (ready := self._active.get(chunk)) is not None:
+            self._active.move_to_end(chunk)
+            return ready
+        if (ready := self._inactive.pop(chunk, None)) is None:
+            return None
+        self._active[chunk] = ready
+        if len(self._active) > self.capacity // 2:
+            demoted, its_ready = self._active.popitem(last=False)
+            self._inactive[demoted] = its_ready
+        return ready
+
+    def insert(self, chunk: int, ready: float) -> None:
+        """Add a chunk that was written or read, and evict the least recently used ones beyond the capacity."""
+        if chunk in self._active:
+            self._active[chunk] = ready
+            return
+        self._inactive[chunk] = ready
+        self._inactive.move_to_end(chunk)
+        while len(self) > self.capacity:
+            (self._inactive or self._active).popitem(last=False)
+            self.evicted += 1
+
+
+class WritePolicy(Enum):
+    """Write to both devices; to the cache, and later to the disk; to the disk alone."""
+
+    WriteThrough = "write-through"
+    WriteBack = "write-back"
+    WriteAround = "write-around"
+
+
+@dataclass(slots=True)
+class BlockWork:
+    """What an access of a block cache does to the devices.
+
+    `fast` and `slow`: whether the caller waits for the cache device and for the disk. `fill`: the block is then written
+    to the cache device. `cleaned`: dirty blocks that are read from the cache device and written to the disk.
+    """
+
+    fast: bool = False
+    slow: bool = False
+    fill: bool = False
+    cleaned: list[int] = field(default_factory=list)
+
+
+class BlockCache:
+    """A cache of blocks of one size on a fast device, as FlashCache and OpenCAS are: LRU, and every read fills it.
+
+    `ways`: blocks of a set; a block may only be in the set of its number (FlashCache has sets of 512). None is one LRU.
+    `dirty_share`: WriteBack cleans its oldest dirty blocks beyond this share of the capacity.
+    """
+
+    def __init__(self, capacity: int, policy: WritePolicy, ways: int | None = None, dirty_share: float = 0.2) -> None:
+        if capacity < 1 or not 0 <= dirty_share <= 1 or (ways is not None and not 1 <= ways <= capacity):
+            raise ValueError(f"capacity {capacity}, ways {ways}, dirty share {dirty_share}: out of range")
+        self.policy = policy
+        self._ways = capacity if ways is None else ways
+        self._sets: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(capacity // self._ways)]
+        self.capacity = self._ways * len(self._sets)
+        self._dirty: OrderedDict[int, None] = OrderedDict()
+        self._most_dirty = int(dirty_share * self.capacity)
+        self.hits = self.misses = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._sets))
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._set(block)
+
+    @property
+    def dirty(self) -> int:
+        return len(self._dirty)
+
+    def _set(self, block: int) -> OrderedDict[int, None]:
+        return self._sets[hash(block * 0x9E3779B1 >> 7) % len(self._sets)] if len(self._sets) > 1 else self._sets[0]
+
+    def preload(self, blocks: Iterable[int], dirty: Iterable[int] = ()) -> None:
+        """Fill the cache with blocks in the order of their last access, and mark some as dirty."""
+        for block in blocks:
+            self._enter(block)
+        for block in dirty:
+            if block in self:
+                self._dirty[block] = None
+
+    def read(self, block: int) -> BlockWork:
+        found = self._set(block)
+        if block in found:
+            found.move_to_end(block)
+            self.hits += 1
+            return BlockWork(fast=True)
+        self.misses += 1
+        return BlockWork(slow=True, fill=True, cleaned=self._enter(block))
+
+    def write(self, block: int) -> BlockWork:
+        if self.policy is WritePolicy.WriteAround:
+            self._set(block).pop(block, None)
+            return BlockWork(slow=True)
+        cleaned = self._enter(block)
+        if self.policy is WritePolicy.WriteThrough:
+            return BlockWork(fast=True, slow=True, cleaned=cleaned)
+        self._dirty[block] = None
+        self._dirty.move_to_end(block)
+        while len(self._dirty) > self._most_dirty:
+            oldest, _ = self._dirty.popitem(last=False)
+            cleaned.append(oldest)
+        return BlockWork(fast=True, cleaned=cleaned)
+
+    def _enter(self, block: int) -> list[int]:
+        """Make a block the most recently used one; return the evicted block if it has to be written to the disk."""
+        found = self._set(block)
+        found[block] = None
+        found.move_to_end(block)
+        if len(found) <= self._ways:
+            return []
+        victim, _ = found.popitem(last=False)
+        return [victim] if self._dirty.pop(victim, self) is None else []

@@ -1,0 +1,114 @@
+"""Models of a hard disk and of a solid-state disk, in seconds and bytes.
+
+One model serves the simulation, which asks it when a request ends, and the FUSE file system of the physical runs, which
+sleeps until then.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass, replace
+
+MB = 1_000_000
+
+HDD_CURVE = ((1, 133.0), (2, 33.0), (4, 31.0), (8, 21.0), (16, 19.0), (32, 19.0))
+"""Concurrent sequential readers and the MB/s that they get together, of a disk with one arm."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceModel:
+    """What a device does with a request.
+
+    `bandwidth` in bytes a second. `latency_s` passes before an answer and does not occupy the device. `seeks_s`: pairs
+    of a number of concurrent streams and the seconds of a seek between them; empty for a device without an arm. While
+    streams compete, each piece of `piece` bytes costs a seek; alone, a request costs one if its stream is not that of
+    the last one.
+    """
+
+    bandwidth: float
+    latency_s: float = 0.0
+    seeks_s: tuple[tuple[int, float], ...] = ()
+    piece: int = 256 * 1024
+
+    def seek_s(self, streams: int) -> float:
+        """Return the seconds of one seek, interpolated over the logarithm of the number of streams."""
+        if not self.seeks_s or streams < 2:
+            return 0.0
+        at = bisect_right(self.seeks_s, (streams, math.inf))
+        if at == 0:
+            return self.seeks_s[0][1]
+        if at == len(self.seeks_s):
+            return self.seeks_s[-1][1]
+        (low, low_s), (high, high_s) = self.seeks_s[at - 1], self.seeks_s[at]
+        share = math.log(streams / low) / math.log(high / low)
+        return low_s + share * (high_s - low_s)
+
+    def service_s(self, nbytes: float, streams: int, same_stream: bool) -> float:
+        """Return how long a request occupies the device, with `streams` competing for it, its own included."""
+        transfer = nbytes / self.bandwidth
+        if streams > 1:
+            return transfer + math.ceil(nbytes / self.piece) * self.seek_s(streams)
+        return transfer + (0.0 if same_stream else self.seek_s(2))
+
+    def scaled(self, bytes_ratio: float, time_ratio: float) -> DeviceModel:
+        """Return the model whose bytes and seconds are these times the ratios, so that queues have the same lengths."""
+        return replace(
+            self,
+            bandwidth=self.bandwidth * bytes_ratio / time_ratio,
+            latency_s=self.latency_s * time_ratio,
+            seeks_s=tuple((streams, seek * time_ratio) for streams, seek in self.seeks_s),
+            piece=max(1, round(self.piece * bytes_ratio)),
+        )
+
+
+def hdd_model(curve: tuple[tuple[int, float], ...] = HDD_CURVE, piece: int = 256 * 1024) -> DeviceModel:
+    """Return the model of a disk that gives this curve (streams, MB/s) to readers of pieces of `piece` bytes."""
+    alone = curve[0][1] * MB
+    seeks = tuple((streams, piece / (rate * MB) - piece / alone) for streams, rate in curve[1:])
+    return DeviceModel(alone, seeks_s=seeks, piece=piece)
+
+
+def ssd_model(mb_per_s: float = 500.0, latency_s: float = 0.0001) -> DeviceModel:
+    return DeviceModel(mb_per_s * MB, latency_s)
+
+
+class DeviceQueue:
+    """A device that serves requests in the order of their arrival.
+
+    Attributes: `read` and `written` count bytes, `busy_s` the seconds of service; `writes` has the bytes written by
+    intervals of `interval_s`.
+    """
+
+    __slots__ = ("_free_at", "_last", "_pending", "busy_s", "interval_s", "model", "name", "read", "writes", "written")
+
+    def __init__(self, name: str, model: DeviceModel, interval_s: float = 0.1) -> None:
+        self.name = name
+        self.model = model
+        self.interval_s = interval_s
+        self.read = 0.0
+        self.written = 0.0
+        self.busy_s = 0.0
+        self.writes: dict[int, float] = {}
+        self._pending: deque[float] = deque()
+        self._free_at = 0.0
+        self._last: object = None
+
+    def submit(self, now: float, stream: object, nbytes: float, write: bool = False) -> float:
+        """Queue a request at `now`, which must not decrease between calls, and return when it is answered."""
+        pending = self._pending
+        while pending and pending[0] <= now:
+            pending.popleft()
+        service = self.model.service_s(nbytes, len(pending) + 1, stream == self._last)
+        self._last = stream
+        self._free_at = done = max(now, self._free_at) + service
+        pending.append(done)
+        self.busy_s += service
+        if write:
+            self.written += nbytes
+            interval = int(done / self.interval_s)
+            self.writes[interval] = self.writes.get(interval, 0.0) + nbytes
+        else:
+            self.read += nbytes
+        return done + self.model.latency_s

@@ -1,0 +1,191 @@
+"""Where the chunks of a broker's log are written and read, by architecture: devices, block cache, segments."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controller.labs.tiers.caches import BlockCache, WritePolicy
+from controller.labs.tiers.devices import DeviceQueue
+from controller.labs.tiers.workload import LabWorkload, LogStorage
+from statemachines.log_segment import ON_SSD, Active, Cached, Copying, OnlyCache, SegmentState, WithoutCache
+from statemachines.tier_placement import Tier, append_tier, next_to_copy, read_tier, to_evict
+
+EVICT_TO = 0.95
+"""Of the SSDs' capacity, what eviction goes down to once they are full."""
+
+SPAN = 1 << 24
+"""Chunks are numbered from a partition's beginning: `partition * SPAN + number`."""
+
+
+def chunk_of(partition: int, number: int) -> int:
+    return partition * SPAN + number
+
+
+class Devices:
+    """The disks of one broker, and where a partition's data is on them."""
+
+    def __init__(self, load: LabWorkload, phase: list[float]) -> None:
+        self.load = load
+        self.phase = phase
+        self.hdds = [DeviceQueue(f"hdd{at}", load.hdd) for at in range(load.hdds)]
+        self.ssds = [DeviceQueue(f"ssd{at}", load.ssd) for at in range(load.ssds)]
+
+    def hdd(self, partition: int) -> DeviceQueue:
+        return self.hdds[partition % len(self.hdds)]
+
+    def ssd(self, partition: int) -> DeviceQueue:
+        return self.ssds[partition % len(self.hdds) * len(self.ssds) // len(self.hdds)]
+
+    def past(self, partitions: range, seconds: float) -> Iterator[int]:
+        """Yield the chunks of the last seconds before 0, in the order in which they were written."""
+        for back in range(int(seconds / self.load.period_s), 0, -1):
+            for partition in partitions:
+                yield chunk_of(partition, SPAN // 2 - back)
+
+
+class DiskStore:
+    """HDDs alone."""
+
+    def __init__(self, devices: Devices) -> None:
+        self.devices = devices
+        self.from_hdd = self.from_ssd = 0
+
+    def write(self, now: float, partition: int, first: int, nbytes: float) -> float:
+        """Write data of a partition from its chunk `first` on; return when it is on stable storage."""
+        return self.devices.hdd(partition).submit(now, partition, nbytes, write=True)
+
+    def read(self, now: float, partition: int, number: int, reader: object) -> float:
+        """Read a chunk for a consumer that missed the page cache; return when it is in memory."""
+        self.from_hdd += 1
+        return self.devices.hdd(partition).submit(now, reader, self.devices.load.chunk)
+
+
+class CachedStore(DiskStore):
+    """HDDs behind a block cache on the SSDs. A block is a chunk."""
+
+    def __init__(self, devices: Devices, policy: WritePolicy, ways: int | None) -> None:
+        super().__init__(devices)
+        load = devices.load
+        blocks = int(load.ssd_bytes / load.chunk)
+        self.cache = BlockCache(blocks, policy, ways)
+        self._to_clean: list[deque[int]] = [deque() for _ in devices.hdds]
+        self._cleaning_until = [0.0] * load.hdds
+        if policy is not WritePolicy.WriteAround:
+            held = [*devices.past(range(load.partitions), 1.1 * load.ssd_bytes / load.traffic)]
+            dirty = held[-int(0.2 * blocks) :] if policy is WritePolicy.WriteBack else ()
+            self.cache.preload(held, dirty)
+
+    def write(self, now: float, partition: int, first: int, nbytes: float) -> float:
+        done = now
+        chunk = self.devices.load.chunk
+        for number in range(max(1, round(nbytes / chunk))):
+            work = self.cache.write(chunk_of(partition, first + number))
+            if work.fast:
+                done = max(done, self.devices.ssd(partition).submit(now, partition, chunk, write=True))
+            if work.slow:
+                done = max(done, self.devices.hdd(partition).submit(now, partition, chunk, write=True))
+            self._clean(now, partition, work.cleaned)
+        return done
+
+    def read(self, now: float, partition: int, number: int, reader: object) -> float:
+        work = self.cache.read(chunk_of(partition, number))
+        chunk = self.devices.load.chunk
+        self._clean(now, partition, work.cleaned)
+        if work.fast:
+            self.from_ssd += 1
+            return self.devices.ssd(partition).submit(now, reader, chunk)
+        self.from_hdd += 1
+        done = self.devices.hdd(partition).submit(now, reader, chunk)
+        self.devices.ssd(partition).submit(now, reader, chunk, write=True)
+        return done
+
+    def _clean(self, now: float, partition: int, blocks: list[int]) -> None:
+        """Queue dirty blocks, and write the next one of this partition's disk unless one is being written."""
+        for block in blocks:
+            self._to_clean[block // SPAN % len(self._to_clean)].append(block)
+        disk = partition % len(self._to_clean)
+        if self._to_clean[disk] and self._cleaning_until[disk] <= now:
+            owner, chunk = self._to_clean[disk].popleft() // SPAN, self.devices.load.chunk
+            self.devices.ssd(owner).submit(now, "clean", chunk)
+            self._cleaning_until[disk] = self.devices.hdd(owner).submit(now, "clean", chunk, write=True)
+
+
+@dataclass(slots=True)
+class LabSegment:
+    """A leader's segment that an SSD has or had: the facts of `tier_placement.PlacedSegment`."""
+
+    partition: int
+    state: SegmentState
+    size_bytes: int
+    sealed_ms: int
+
+
+class TieredStore(DiskStore):
+    """Leaders write to the SSDs, followers to the HDDs. The rules of copies and evictions are `tier_placement`'s."""
+
+    def __init__(self, devices: Devices) -> None:
+        super().__init__(devices)
+        load = devices.load
+        self.per_segment = max(1, round(load.segment / load.chunk))
+        self.segments: dict[tuple[int, int], LabSegment] = {}
+        held = int(load.ssd_bytes * EVICT_TO / load.segment) // max(1, load.leaders)
+        for each in range(load.leaders):
+            last = self.segment_of(each, SPAN // 2 - 1)
+            for back in range(held - 1, -1, -1):
+                self._add(each, last - back, Cached if back else Active)
+
+    def _add(self, partition: int, segment: int, state: SegmentState) -> None:
+        ends = (
+            (segment + 1 - self.devices.phase[partition]) * self.per_segment - SPAN // 2
+        ) * self.devices.load.period_s
+        size = round(self.devices.load.segment)
+        self.segments[partition, segment] = LabSegment(partition, state, size, round(1000 * ends))
+
+    def segment_of(self, partition: int, number: int) -> int:
+        """Return the segment of a chunk. Segments roll with jitter, not all partitions' at one time."""
+        return int((number + self.devices.phase[partition] * self.per_segment) // self.per_segment)
+
+    def write(self, now: float, partition: int, first: int, nbytes: float) -> float:
+        if append_tier(partition < self.devices.load.leaders, followers_on=Tier.HDD) is Tier.HDD:
+            return super().write(now, partition, first, nbytes)
+        return self.devices.ssd(partition).submit(now, partition, nbytes, write=True)
+
+    def read(self, now: float, partition: int, number: int, reader: object) -> float:
+        segment = self.segments.get((partition, self.segment_of(partition, number)))
+        if segment is None or read_tier(segment.state) is Tier.HDD:
+            return super().read(now, partition, number, reader)
+        self.from_ssd += 1
+        return self.devices.ssd(partition).submit(now, reader, self.devices.load.chunk)
+
+    def rolled(self, partition: int, segment: int) -> None:
+        """A segment became inactive, and the next one active."""
+        self.segments[partition, segment].state = OnlyCache
+        self._add(partition, segment + 1, Active)
+
+    def begin_copy(self, disk: int) -> LabSegment | None:
+        """Return the segment that is now copied to this HDD, if any waits."""
+        waiting = (each for each in self.segments.values() if each.partition % len(self.devices.hdds) == disk)
+        if (segment := next_to_copy(waiting)) is not None:
+            segment.state = Copying
+        return segment
+
+    def copied(self, segment: LabSegment) -> None:
+        """The whole segment is on the HDD; the oldest of such segments leave SSDs that are too full."""
+        segment.state = Cached
+        on_ssd = [each for each in self.segments.values() if each.state in ON_SSD]
+        full = self.devices.load.ssd_bytes
+        for each in to_evict(on_ssd, sum(one.size_bytes for one in on_ssd), round(full), round(EVICT_TO * full)):
+            each.state = WithoutCache
+
+
+def store_of(storage: LogStorage, devices: Devices) -> DiskStore:
+    if storage is LogStorage.Disk:
+        return DiskStore(devices)
+    if storage is LogStorage.Tiered:
+        return TieredStore(devices)
+    if storage is LogStorage.FlashCache:
+        blocks = int(devices.load.ssd_bytes / devices.load.chunk)
+        return CachedStore(devices, WritePolicy.WriteBack, min(512, blocks))
+    return CachedStore(devices, WritePolicy.WriteThrough, None)

@@ -1,0 +1,215 @@
+"""One broker's log storage in virtual time: producers, flushes, consumers and copies as events on models of devices."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+from controller.labs.tiers.caches import PageCache
+from controller.labs.tiers.figures import LabMeasurement
+from controller.labs.tiers.placement import SPAN, Devices, LabSegment, TieredStore, chunk_of, store_of
+from controller.labs.tiers.workload import Architecture, Flush, LabWorkload
+from statemachines.tier_placement import FlushReason, flush_reason
+
+NEVER = 1 << 62
+
+DIRTY_SHARE = 0.2
+"""Of the page cache, what may wait to be flushed before producers wait: Linux's `vm.dirty_ratio`."""
+
+
+class LabBroker:
+    """The events of one broker. `run` returns what was measured; the seed determines it."""
+
+    def __init__(self, load: LabWorkload, architecture: Architecture, flush: Flush, seed: int) -> None:
+        self.load = load
+        self.flush = flush
+        self.bypass = architecture.bypass
+        self.random = random.Random(seed)
+        self.phase = [self.random.random() for _ in range(load.partitions)]
+        self.devices = Devices(load, [self.random.random() for _ in range(load.partitions)])
+        for device in (*self.devices.hdds, *self.devices.ssds):
+            device.interval_s = load.flush_every_s / 10
+        self.store = store_of(architecture.storage, self.devices)
+        self.cache = PageCache(int(load.page_cache / load.chunk), load.page_lists)
+        for chunk in self.devices.past(range(load.partitions), load.cache_s):
+            self.cache.insert(chunk, 0.0)
+        self.measured = LabMeasurement(interval_s=load.flush_every_s / 10)
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._number = 0
+        self._written = [-1] * load.partitions
+        self._unflushed = [0] * load.partitions
+        self._flushing = [False] * load.partitions
+
+    def at(self, time: float, action: Callable[..., None], *arguments: Any) -> None:
+        self._number += 1
+        heapq.heappush(self._events, (time, self._number, action, arguments))
+
+    def run(self) -> LabMeasurement:
+        load = self.load
+        self._start()
+        end = load.warm_s + load.measured_s
+        measuring = False
+        while self._events[0][0] < end:
+            now, _, action, arguments = heapq.heappop(self._events)
+            if not measuring and now >= load.warm_s:
+                measuring = True
+                self._reset()
+            action(now, *arguments)
+        first, last = int(load.warm_s / self.measured.interval_s) + 1, int(end / self.measured.interval_s)
+        for device in (*self.devices.hdds, *self.devices.ssds):
+            self.measured.disk_writes[device.name] = [device.writes.get(at, 0.0) for at in range(first, last)]
+        return self.measured
+
+    def _reset(self) -> None:
+        self.measured.clear()
+        self.store.from_hdd = self.store.from_ssd = 0
+
+    def _start(self) -> None:
+        load = self.load
+        self._reset()
+        for partition in range(load.partitions):
+            self.at(self.phase[partition] * load.period_s, self._append, partition, 0)
+            if self.flush is Flush.Count:
+                self._unflushed[partition] = self.random.randrange(self._flush_chunks())
+        lagging = round(load.jobs * load.lagging)
+        mean = load.near_s / math.log(1 / load.lagging) if load.lagging else load.near_s
+        for job in range(load.jobs):
+            partition = job % load.leaders
+            if job % load.jobs * lagging // load.jobs != (job + 1) * lagging // load.jobs:
+                if load.laggards:
+                    self.at(self.random.random() * load.period_s, self._begin_lagging, partition, job)
+            elif load.real_time:
+                lag = -mean * math.log(1 - self.random.random() * (1 - math.exp(-load.near_s / mean)))
+                reads: list[float] = []
+                self.measured.job_reads.append(reads)
+                behind = math.ceil(lag / load.period_s)
+                due = (self.phase[partition] - behind) * load.period_s + lag
+                self.at(due, self._read_real_time, partition, job, -behind, due, reads)
+        if isinstance(self.store, TieredStore):
+            for disk in range(load.hdds):
+                self.at(0.0, self._copy, self.store, disk, None, 0)
+
+    # -- producers
+
+    def _flush_chunks(self) -> int:
+        return max(1, round(self.load.flush_records * self.load.record / self.load.chunk))
+
+    def _flush_reason(self, partition: int) -> FlushReason | None:
+        size = self._unflushed[partition] * self.load.chunk
+        count, rate = (self.load.flush_records, NEVER) if self.flush is Flush.Count else (NEVER, self.load.flush_rate)
+        return flush_reason(round(size / self.load.record), round(size), 0, round(count), NEVER, round(rate))
+
+    def _append(self, now: float, partition: int, number: int) -> None:
+        """Append a chunk of produced records: it waits while too much is dirty, then goes to the page cache."""
+        load = self.load
+        due = (self.phase[partition] + number) * load.period_s
+        if self._unflushed[partition] * load.chunk * load.partitions > DIRTY_SHARE * load.page_cache:
+            self.at(now + load.flush_every_s, self._append, partition, number)
+            return
+        self._written[partition] = number
+        done = now + load.memory_s + load.chunk / load.memory
+        self.cache.insert(chunk_of(partition, SPAN // 2 + number), done)
+        if isinstance(self.store, TieredStore) and partition < load.leaders:
+            before = self.store.segment_of(partition, SPAN // 2 + number - 1)
+            if self.store.segment_of(partition, SPAN // 2 + number) != before:
+                self.store.rolled(partition, before)
+        self._unflushed[partition] += 1
+        reason = self._flush_reason(partition)
+        if reason is FlushReason.COUNT:
+            self._flush_by_count(done, partition, number, due)
+            return
+        if reason is FlushReason.RATE and not self._flushing[partition]:
+            self._flush_by_rate(done, partition)
+        self.measured.writes.append(done - due)
+        self.at(max(now, due + load.period_s), self._append, partition, number + 1)
+
+    def _flush_by_count(self, now: float, partition: int, number: int, due: float) -> None:
+        """Write the next chunk of what is to be flushed. The produce that began it is answered after the last."""
+        left = self._unflushed[partition]
+        if left:
+            self._unflushed[partition] = left - 1
+            done = self.store.write(now, partition, SPAN // 2 + number - left + 1, self.load.chunk)
+            self.at(done, self._flush_by_count, partition, number, due)
+            return
+        self.measured.writes.append(now - due)
+        self.at(max(now, due + self.load.period_s), self._append, partition, number + 1)
+
+    def _flush_by_rate(self, now: float, partition: int) -> None:
+        """Write one chunk in the background, and the next no sooner than the rate allows."""
+        left = self._unflushed[partition]
+        self._flushing[partition] = left > 0
+        if left:
+            self._unflushed[partition] = left - 1
+            number = SPAN // 2 + self._written[partition] - left + 1
+            done = self.store.write(now, partition, number, self.load.chunk)
+            self.at(max(now + self.load.chunk / self.load.flush_rate, done), self._flush_by_rate, partition)
+
+    # -- consumers
+
+    def _read(self, now: float, partition: int, number: int, reader: int, kind: str, fill: bool) -> float:
+        """Return when a chunk is with its consumer."""
+        chunk = chunk_of(partition, SPAN // 2 + number)
+        ready = self.cache.ready_at(chunk)
+        if ready is None:
+            before = self.store.from_hdd
+            ready = self.store.read(now, partition, SPAN // 2 + number, reader)
+            self.measured.chunks[f"{kind} hdd" if self.store.from_hdd > before else f"{kind} ssd"] += 1
+            if fill:
+                self.cache.insert(chunk, ready)
+        else:
+            self.measured.chunks[f"{kind} memory"] += 1
+        return max(now, ready) + self.load.memory_s + self.load.chunk / self.load.memory
+
+    def _read_real_time(
+        self, now: float, partition: int, job: int, number: int, due: float, reads: list[float]
+    ) -> None:
+        if number > self._written[partition]:
+            waiting = now + self.load.period_s / 4
+            self.at(waiting, self._read_real_time, partition, job, number, waiting, reads)
+            return
+        done = self._read(now, partition, number, job, "hot", fill=True)
+        reads.append(done - due)
+        due += self.load.period_s
+        self.at(max(done, due), self._read_real_time, partition, job, number + 1, due, reads)
+
+    def _begin_lagging(self, now: float, partition: int, job: int) -> None:
+        load = self.load
+        lag = self.random.uniform(load.least_lag_s, load.most_lag_s)
+        number = int((now - lag) / load.period_s - self.phase[partition])
+        self._read_lagging(now, partition, job, number, now)
+
+    def _read_lagging(self, now: float, partition: int, job: int, number: int, due: float) -> None:
+        load = self.load
+        if now - number * load.period_s < load.least_lag_s / 1.25:
+            self._begin_lagging(now, partition, job)
+            return
+        done = self._read(now, partition, number, job, "cold", fill=not self.bypass)
+        self.measured.cold_reads.append(done - now)
+        due = max(due + load.period_s / load.catch_up, now)
+        self.at(max(done, due), self._read_lagging, partition, job, number + 1, due)
+
+    # -- copies of the tiered log
+
+    def _copy(self, now: float, store: TieredStore, disk: int, segment: LabSegment | None, chunks: int) -> None:
+        """Copy one chunk of a segment to this HDD, at most `copy_share` times as fast as leaders' data comes."""
+        load = self.load
+        if segment is not None and chunks == store.per_segment:
+            store.copied(segment)
+            segment = None
+        if segment is None:
+            segment, chunks = store.begin_copy(disk), 0
+        due = now + load.chunk * load.hdds / (load.copy_share * load.traffic * load.leaders / load.partitions)
+        if segment is None:
+            self.at(due, self._copy, store, disk, None, 0)
+            return
+        read = self.devices.ssd(segment.partition).submit(now, "copy", load.chunk)
+        self.at(read, self._copy_write, store, disk, segment, chunks, due)
+
+    def _copy_write(
+        self, now: float, store: TieredStore, disk: int, segment: LabSegment, chunks: int, due: float
+    ) -> None:
+        done = self.devices.hdds[disk].submit(now, "copy", self.load.chunk, write=True)
+        self.at(max(done, due), self._copy, store, disk, segment, chunks + 1)

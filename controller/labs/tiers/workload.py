@@ -1,0 +1,154 @@
+"""The workload of the published evaluation, by its ratios, and the six architectures that it compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from controller.labs.tiers.devices import MB, DeviceModel, hdd_model, ssd_model
+
+
+class LogStorage(Enum):
+    """Where log data is: HDDs alone, behind a block cache on SSDs, or in segments that move from SSDs to HDDs."""
+
+    Disk = "hdd"
+    FlashCache = "flashcache"
+    OpenCas = "opencas"
+    Tiered = "tiered"
+
+
+class Flush(Enum):
+    """Count flushes a segment in the produce that completes so many records, Rate flushes it in the background."""
+
+    Count = "count"
+    Rate = "rate"
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """`bypass`: reads of data older than the page cache keeps do not enter it (O_DIRECT, or fadvise DONTNEED)."""
+
+    name: str
+    storage: LogStorage
+    bypass: bool = False
+
+
+ARCHITECTURES = (
+    Architecture("HDD", LogStorage.Disk),
+    Architecture("FlashCache-like", LogStorage.FlashCache),
+    Architecture("OpenCAS-like", LogStorage.OpenCas),
+    Architecture("tiered", LogStorage.Tiered),
+    Architecture("HDD, cold reads bypass", LogStorage.Disk, bypass=True),
+    Architecture("tiered, cold reads bypass", LogStorage.Tiered, bypass=True),
+)
+
+HDD, SSD = hdd_model(), ssd_model()
+LAGGING_SHARE = 0.2
+"""Of the jobs, those that lag by more than the page cache keeps: published."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabWorkload:
+    """One broker of a cluster in which each partition has `replicas` replicas. Bytes, seconds.
+
+    The published figures are the defaults: 80 GB of page cache, 170 MB/s, lags of 10 to 150 minutes, a fifth of the
+    jobs lagging, 2 SSDs and 10 HDDs. The others are ours. 20 partitions per HDD: a disk that is flushed at 40 MB/s by
+    2 MB/s a segment has 20 active ones. `ssd_time`: the SSDs hold the leaders' data of so many longest lags. A lagging
+    job reads `catch_up` times as fast as its partition is written, and begins anew when it has caught up. The others
+    lag by up to `near_s`, the 8 minutes that the page cache holds, exponentially so that a fifth would lag by more.
+    """
+
+    page_cache: float = 80 * 1024 * MB
+    traffic: float = 170 * MB
+    hdds: int = 10
+    ssds: int = 2
+    partitions: int = 200
+    replicas: int = 3
+    jobs: int = 200
+    lagging: float = LAGGING_SHARE
+    near_s: float = 482.0
+    least_lag_s: float = 600.0
+    most_lag_s: float = 9_000.0
+    ssd_time: float = 1.2
+    catch_up: float = 5.0
+    chunk: float = 2 * MB
+    segment: float = 1_000 * MB
+    record: float = 1_000.0
+    flush_records: int = 50_000
+    flush_rate: float = 2 * MB
+    flush_every_s: float = 1.0
+    copy_share: float = 2.0
+    page_lists: int = 2
+    memory: float = 5_000 * MB
+    memory_s: float = 0.00005
+    warm_s: float = 300.0
+    measured_s: float = 300.0
+    laggards: bool = True
+    real_time: bool = True
+    hdd: DeviceModel = HDD
+    ssd: DeviceModel = SSD
+
+    @property
+    def cache_s(self) -> float:
+        """Seconds of traffic that the page cache holds: 80 * 1024 / 170 = 482 at the published figures."""
+        return self.page_cache / self.traffic
+
+    @property
+    def leaders(self) -> int:
+        return self.partitions // self.replicas
+
+    @property
+    def ssd_bytes(self) -> float:
+        """Capacity of all SSDs together."""
+        return self.ssd_time * self.most_lag_s * self.traffic * self.leaders / self.partitions
+
+    @property
+    def period_s(self) -> float:
+        """Seconds between two chunks of a partition."""
+        return self.chunk * self.partitions / self.traffic
+
+    def at_traffic(self, traffic: float) -> LabWorkload:
+        """Return the workload with another traffic and the same devices, caches and lags."""
+        return replace(self, traffic=traffic, ssd_time=self.ssd_time * self.traffic / traffic)
+
+    def scaled(self, bytes_ratio: float, time_ratio: float, nodes_ratio: float = 1.0) -> LabWorkload:
+        """Return the workload whose bytes and seconds are these times the ratios, on `nodes_ratio` times the devices,
+        partitions and jobs; page cache and traffic follow the number of devices."""
+        rate = bytes_ratio / time_ratio
+        return replace(
+            self,
+            page_cache=self.page_cache * bytes_ratio * nodes_ratio,
+            traffic=self.traffic * rate * nodes_ratio,
+            hdds=max(1, round(self.hdds * nodes_ratio)),
+            ssds=max(1, round(self.ssds * nodes_ratio)),
+            partitions=max(self.replicas, round(self.partitions * nodes_ratio)),
+            jobs=max(5, round(self.jobs * nodes_ratio)),
+            near_s=self.near_s * time_ratio,
+            least_lag_s=self.least_lag_s * time_ratio,
+            most_lag_s=self.most_lag_s * time_ratio,
+            chunk=self.chunk * bytes_ratio,
+            segment=self.segment * bytes_ratio,
+            record=self.record * bytes_ratio,
+            flush_rate=self.flush_rate * rate,
+            flush_every_s=self.flush_every_s * time_ratio,
+            memory=self.memory * rate,
+            memory_s=self.memory_s * time_ratio,
+            warm_s=self.warm_s * time_ratio,
+            measured_s=self.measured_s * time_ratio,
+            hdd=self.hdd.scaled(bytes_ratio, time_ratio),
+            ssd=self.ssd.scaled(bytes_ratio, time_ratio),
+        )
+
+    def ratios(self) -> dict[str, float]:
+        """Return what two scales must share for their figures to coincide."""
+        return {
+            "least lag over cache time": self.least_lag_s / self.cache_s,
+            "longest lag over cache time": self.most_lag_s / self.cache_s,
+            "SSD time of leaders' data over longest lag": self.ssd_time,
+            "HDD bandwidth, one reader, over traffic": self.hdds * self.hdd.bandwidth / self.traffic,
+            "SSD bandwidth over traffic": self.ssds * self.ssd.bandwidth / self.traffic,
+            "share of lagging jobs": self.lagging,
+            "HDDs per SSD": self.hdds / self.ssds,
+            "jobs per HDD": self.jobs / self.hdds,
+            "fetch over page cache": self.chunk / self.page_cache,
+        }

@@ -1,0 +1,197 @@
+"""Devices, page cache and block cache of the tiers lab, against cases computed by hand."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.labs.tiers.caches import BlockCache, PageCache, WritePolicy
+from controller.labs.tiers.devices import HDD_CURVE, MB, DeviceModel, DeviceQueue, hdd_model, ssd_model
+
+PIECE = 256 * 1024
+
+
+def bandwidth(model: DeviceModel, readers: int) -> float:
+    """MB/s of readers that each have one request outstanding, and make 500."""
+    device = DeviceQueue("disk", model)
+    ready = dict.fromkeys(range(readers), 0.0)
+    for _ in range(500 * readers):
+        reader = min(ready, key=lambda each: (ready[each], each))
+        ready[reader] = device.submit(ready[reader], reader, PIECE)
+    return device.read / max(ready.values()) / MB
+
+
+@pytest.mark.parametrize(("readers", "published"), HDD_CURVE)
+def test_a_disks_bandwidth_falls_with_concurrent_readers_as_published(readers: int, published: float) -> None:
+    assert bandwidth(hdd_model(), readers) == pytest.approx(published, rel=0.03)
+
+
+def test_an_ssds_bandwidth_does_not_fall() -> None:
+    model = ssd_model(latency_s=0.0)
+    assert bandwidth(model, 32) == pytest.approx(bandwidth(model, 1), rel=0.01)
+
+
+def test_requests_wait_for_those_before_them_and_seek_between_streams() -> None:
+    device = DeviceQueue("disk", DeviceModel(100.0, latency_s=0.5, seeks_s=((2, 1.0), (4, 3.0)), piece=100))
+    assert device.submit(0.0, "a", 100) == 2.5, "a seek of 1 s to the first place, 1 s of transfer, 0.5 s of latency"
+    assert device.submit(0.0, "b", 200) == 6.5, "begins at 2: two pieces, each with a seek of 1 s among two streams"
+    assert device.submit(10.0, "b", 100) == 11.5, "alone and of the same stream: no seek"
+    assert device.submit(20.0, "c", 100, write=True) == 22.5
+    assert (device.read, device.written, device.busy_s) == (400, 100, 9)
+    assert device.writes == {220: 100}
+
+
+def test_a_seek_is_interpolated_over_the_logarithm() -> None:
+    model = DeviceModel(1.0, seeks_s=((2, 1.0), (8, 3.0)))
+    assert [model.seek_s(streams) for streams in (1, 2, 4, 8, 99)] == [0, 1, 2, 3, 3]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.integers(0, 3), st.integers(1, 1000), st.booleans()), max_size=40),
+    st.floats(0.1, 4),
+    st.floats(0.1, 4),
+)
+def test_bytes_are_kept_answers_are_in_order_and_scales_agree(
+    requests: list[tuple[float, int, int, bool]], bytes_ratio: float, time_ratio: float
+) -> None:
+    model = DeviceModel(700.0, 0.01, ((2, 0.1), (4, 0.3)), piece=100_000)
+    one, other = DeviceQueue("one", model), DeviceQueue("other", model.scaled(bytes_ratio, time_ratio))
+    now, last = 0.0, 0.0
+    for gap, stream, nbytes, write in requests:
+        now += gap
+        done = one.submit(now, stream, nbytes, write)
+        assert done >= max(last, now)
+        last = done
+        scaled = other.submit(now * time_ratio, stream, nbytes * bytes_ratio, write)
+        assert scaled == pytest.approx(done * time_ratio)
+    assert one.read + one.written == sum(nbytes for _, _, nbytes, _ in requests)
+    assert sum(one.writes.values()) == one.written
+
+
+def test_one_list_evicts_what_was_used_least_recently() -> None:
+    cache = PageCache(2, lists=1)
+    cache.insert(1, 0.0)
+    cache.insert(2, 0.5)
+    assert cache.ready_at(1) == 0.0
+    cache.insert(3, 0.0)
+    assert (1 in cache, 2 in cache, 3 in cache, cache.evicted) == (True, False, True, 1)
+
+
+def test_with_two_lists_what_was_used_twice_survives_a_scan() -> None:
+    cache = PageCache(4, lists=2)
+    for chunk in (1, 2):
+        cache.insert(chunk, 0.0)
+        cache.ready_at(chunk)
+    for chunk in range(10, 20):
+        cache.insert(chunk, 0.0)
+    assert [chunk for chunk in range(20) if chunk in cache] == [1, 2, 18, 19]
+    cache.ready_at(19)
+    cache.insert(20, 0.0)
+    assert (1 in cache, 18 in cache) == (True, False), "1 was demoted to the inactive list, and 18 is older there"
+    cache.insert(21, 0.0)
+    assert (1 in cache, 2 in cache, len(cache)) == (False, True, 4)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 8))), st.integers(1, 5))
+def test_one_list_is_an_lru(accesses: list[tuple[bool, int]], capacity: int) -> None:
+    cache, model = PageCache(capacity, lists=1), OrderedDict[int, None]()
+    for write, chunk in accesses:
+        if write:
+            cache.insert(chunk, 0.0)
+            model[chunk] = None
+        else:
+            assert (cache.ready_at(chunk) is not None) == (chunk in model)
+        if chunk in model:
+            model.move_to_end(chunk)
+        while len(model) > capacity:
+            model.popitem(last=False)
+    assert {chunk for chunk in range(9) if chunk in cache} == set(model)
+
+
+def test_each_write_policy_writes_where_it_says() -> None:
+    through, back, around = (BlockCache(4, policy, dirty_share=0.5) for policy in WritePolicy)
+    assert [(work.fast, work.slow) for work in (through.write(1), back.write(1), around.write(1))] == [
+        (True, True),
+        (True, False),
+        (False, True),
+    ]
+    assert [1 in cache for cache in (through, back, around)] == [True, True, False]
+    assert around.read(1).fill
+    around.write(1)
+    assert 1 not in around, "what was read before is stale"
+
+
+def test_every_read_fills_and_so_cold_reads_evict_what_was_just_written() -> None:
+    cache = BlockCache(3, WritePolicy.WriteThrough)
+    for block in (1, 2, 3):
+        cache.write(block)
+    for old in (90, 91, 92):
+        assert cache.read(old).slow
+    assert cache.read(3).slow
+    assert (cache.hits, cache.misses) == (0, 4)
+
+
+def test_a_dirty_block_is_cleaned_before_it_is_evicted() -> None:
+    cache = BlockCache(2, WritePolicy.WriteBack, dirty_share=1.0)
+    cache.write(1)
+    cache.write(2)
+    assert cache.read(3).cleaned == [1]
+    assert (cache.dirty, len(cache)) == (1, 2)
+
+
+def test_write_back_cleans_the_oldest_beyond_its_share() -> None:
+    cache = BlockCache(10, WritePolicy.WriteBack, dirty_share=0.2)
+    assert [cache.write(block).cleaned for block in range(4)] == [[], [], [0], [1]]
+
+
+def test_a_set_is_full_before_the_cache_is() -> None:
+    cache = BlockCache(8, WritePolicy.WriteThrough, ways=2)
+    for block in range(64):
+        cache.write(block)
+    assert len(cache) == 8
+    assert all(len(each) <= 2 for each in cache._sets)
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 12))),
+    st.sampled_from(WritePolicy),
+    st.integers(1, 6),
+    st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_no_write_is_lost(
+    accesses: list[tuple[bool, int]], policy: WritePolicy, capacity: int, dirty_share: float
+) -> None:
+    """The newest data of a block is on the disk, or the block is in the cache and dirty."""
+    cache = BlockCache(capacity, policy, dirty_share=dirty_share)
+    version: dict[int, int] = {}
+    fast: dict[int, int] = {}
+    disk: dict[int, int] = {}
+    for at, (write, block) in enumerate(accesses):
+        if write:
+            version[block] = at
+            work = cache.write(block)
+            fast.update({block: at} if work.fast else {})
+            disk.update({block: at} if work.slow else {})
+        else:
+            work = cache.read(block)
+            seen = fast.get(block) if work.fast else disk.get(block)
+            assert seen == version.get(block)
+            if work.fill and block in version:
+                fast[block] = version[block]
+        disk.update({each: fast[each] for each in work.cleaned})
+        assert len(cache) <= capacity
+
+
+@pytest.mark.parametrize("words", [(0,), (4, 3)])
+def test_a_page_cache_that_makes_no_sense_is_refused(words: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="expected a capacity of at least 1 and 1 or 2 lists, got"):
+        PageCache(*words)
+
+
+@pytest.mark.parametrize("options", [{"capacity": 0}, {"capacity": 4, "ways": 5}, {"capacity": 4, "dirty_share": 2.0}])
+def test_a_block_cache_that_makes_no_sense_is_refused(options: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="out of range"):
+        BlockCache(policy=WritePolicy.WriteBack, **options)

@@ -1,0 +1,168 @@
+"""The simulation of the tiers lab: determinism, what each architecture may do, and planted faults that are found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from controller.cli.main import main
+from controller.labs.tiers import placement
+from controller.labs.tiers.figures import Case, LabMeasurement, LabRun, bands, figures, peak_over_mean
+from controller.labs.tiers.placement import LabSegment, TieredStore
+from controller.labs.tiers.simulation import LabBroker
+from controller.labs.tiers.workload import ARCHITECTURES, Architecture, Flush, LabWorkload, LogStorage
+from statemachines.log_segment import ON_SSD, SegmentState
+
+SMALL = replace(LabWorkload().scaled(1.0, 1.0, nodes_ratio=0.2), warm_s=60.0, measured_s=60.0, segment=20e6)
+BY_NAME = {each.name: each for each in ARCHITECTURES}
+EACH = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda each: each.name)
+
+
+def measured(
+    architecture: Architecture, flush: Flush = Flush.Rate, case: Case = Case.Both, seed: int = 1
+) -> LabMeasurement:
+    return LabBroker(case.of(SMALL), architecture, flush, seed).run()
+
+
+def figured(architecture: Architecture, flush: Flush = Flush.Rate, case: Case = Case.Both) -> dict[str, float]:
+    return figures([measured(architecture, flush, case)], SMALL.chunk, SMALL.measured_s)
+
+
+def test_the_published_figures_give_8_minutes_and_the_published_ratios() -> None:
+    load = LabWorkload()
+    assert load.cache_s == pytest.approx(80 * 1024 / 170)
+    assert load.cache_s / 60 == pytest.approx(8, abs=0.1)
+    ratios = load.ratios()
+    assert ratios["least lag over cache time"] == pytest.approx(1.25, abs=0.01)
+    assert ratios["longest lag over cache time"] == pytest.approx(18.75, abs=0.1)
+    assert (ratios["share of lagging jobs"], ratios["HDDs per SSD"]) == (0.2, 5)
+
+
+def test_another_scale_keeps_the_ratios() -> None:
+    load = LabWorkload()
+    for name, value in load.scaled(1e-3, 1e-2, 0.5).ratios().items():
+        if name != "fetch over page cache":
+            assert value == pytest.approx(load.ratios()[name], rel=0.02), name
+
+
+@EACH
+def test_a_seed_determines_a_run(architecture: Architecture) -> None:
+    assert measured(architecture) == measured(architecture)
+    assert measured(architecture).cold_reads != measured(architecture, seed=2).cold_reads
+
+
+@EACH
+@pytest.mark.parametrize("flush", Flush)
+def test_each_read_is_counted_once_and_takes_time(architecture: Architecture, flush: Flush) -> None:
+    found = measured(architecture, flush)
+    assert sum(found.chunks.values()) == len(found.cold_reads) + len(found.real_time_reads)
+    assert min([*found.writes, *found.cold_reads, *found.real_time_reads]) > 0
+
+
+def test_what_is_written_arrives_at_the_devices() -> None:
+    """Each byte once on HDDs alone, twice with write-through, and in the tiered log once and once more as a copy."""
+    expected = SMALL.traffic * SMALL.measured_s
+    leaders = SMALL.leaders / SMALL.partitions
+    for name, times in {"HDD": 1, "OpenCAS-like": 2, "tiered": 1 + leaders}.items():
+        found = measured(BY_NAME[name], case=Case.RealTime)
+        written = sum(sum(series) for series in found.disk_writes.values())
+        assert written == pytest.approx(times * expected, rel=0.12), name
+
+
+def test_the_tiered_log_reads_lagging_data_from_ssds_in_a_fifth_of_the_time() -> None:
+    disk, tiered = figured(BY_NAME["HDD"]), figured(BY_NAME["tiered"])
+    assert disk["HDD share"] > 0.1
+    assert (tiered["HDD share"], tiered["SSD hit rate"]) == (0, 1)
+    assert tiered["cold read mean ms"] < 0.2 * disk["cold read mean ms"]
+    assert tiered["real-time HDD share"] == 0
+
+
+def test_cold_reads_that_bypass_the_page_cache_leave_real_time_data_there() -> None:
+    plain, bypass = (measured(BY_NAME[name]) for name in ("tiered", "tiered, cold reads bypass"))
+    assert bypass.chunks["hot memory"] > plain.chunks["hot memory"]
+    assert len(bypass.cold_reads) == pytest.approx(len(plain.cold_reads), rel=0.02)
+
+
+def test_a_flush_by_count_makes_a_produce_wait_for_its_burst() -> None:
+    count, rate = (figured(BY_NAME["HDD"], flush, Case.RealTime) for flush in (Flush.Count, Flush.Rate))
+    assert count["write p99 ms"] > 100 * rate["write p99 ms"]
+
+
+def stored() -> TieredStore:
+    store = LabBroker(SMALL, BY_NAME["tiered"], Flush.Rate, 1).store
+    assert isinstance(store, TieredStore)
+    return store
+
+
+def only_durable_copies_leave_the_ssds(store: TieredStore) -> bool:
+    """Roll segments of which none is copied until the SSDs are overfull, then copy one."""
+    uncopied = []
+    for segment in range(placement.SPAN // 2 // store.per_segment, placement.SPAN // 2 // store.per_segment + 400):
+        for partition in range(store.devices.load.leaders):
+            if (partition, segment) in store.segments:
+                store.rolled(partition, segment)
+                uncopied.append(store.segments[partition, segment])
+    first = store.begin_copy(0)
+    assert first is not None
+    store.copied(first)
+    return all(each.state in ON_SSD for each in uncopied if each is not first)
+
+
+def test_a_segment_without_a_copy_stays_on_its_ssd() -> None:
+    assert only_durable_copies_leave_the_ssds(stored())
+
+
+def test_an_eviction_of_what_has_no_copy_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def any_segment(segments: Iterable[LabSegment], used: int, threshold: int, target: int) -> list[LabSegment]:
+        return [*segments] if used > threshold else []
+
+    monkeypatch.setattr(placement, "to_evict", any_segment)
+    assert not only_durable_copies_leave_the_ssds(stored())
+
+
+def reads_change_nothing(store: TieredStore) -> bool:
+    for each in store.segments.values():
+        each.state = SegmentState.WithoutCache
+    before = {key: each.state for key, each in store.segments.items()}
+    for number in range(placement.SPAN // 2 - 100, placement.SPAN // 2):
+        store.read(0.0, 0, number, "reader")
+    written = sum(device.written for device in store.devices.ssds)
+    return written == 0 and before == {key: each.state for key, each in store.segments.items()}
+
+
+def test_a_read_from_an_hdd_is_never_written_back() -> None:
+    assert reads_change_nothing(stored())
+
+
+def test_a_write_back_on_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = TieredStore.read
+
+    def written_back(self: TieredStore, now: float, partition: int, number: int, reader: object) -> float:
+        self.devices.ssd(partition).submit(now, reader, self.devices.load.chunk, write=True)
+        return read(self, now, partition, number, reader)
+
+    monkeypatch.setattr(TieredStore, "read", written_back)
+    assert not reads_change_nothing(stored())
+
+
+def test_the_bands_and_the_peak_are_computed_as_described() -> None:
+    jobs = [[0.001] * 10, [0.02] * 10, [0.07] * 10, [0.3] * 10, [2.0] * 10, []]
+    assert bands(jobs) == [0.2] * 5
+    assert peak_over_mean([1.0, 1.0, 4.0]) == 2.0
+
+
+def test_the_command_prints_both_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.benchmarks import tiers
+
+    monkeypatch.setattr(tiers, "LabWorkload", lambda: replace(SMALL, measured_s=10.0, warm_s=5.0))
+    assert main(["lab", "tiers", "--quick", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["runs"]
+    assert len(rows) == len({(row["architecture"], row["flush"], row["case"]) for row in rows}) == 36
+    assert main(["lab", "tiers", "--quick"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in tiers.TABLES)
+    assert str(LabRun(ARCHITECTURES[0], Flush.Rate, Case.Both)) == "HDD, flush by rate, real-time and lagging"
+    assert LogStorage.Tiered.value == "tiered"
