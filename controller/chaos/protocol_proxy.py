@@ -1,0 +1,339 @@
+"""Proxies that read Kafka's protocol and record when requests and responses pass, without a change of the cluster.
+
+A `BrokerProxy` listens for one broker. It passes on whole frames, and stamps produce requests, their responses and
+fetches. In responses to Metadata and FindCoordinator it replaces the brokers' addresses by those of proxies, which are
+made before, so a client that bootstraps at a proxy stays behind proxies. Brokers that advertise the
+address of a proxy are reached through it by other brokers too, whose fetches say how far their logs have come.
+
+`Observations` has the stamps, in seconds of `time.monotonic`, by partition. It keeps at most `EVENTS_MAX` of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from controller.broker.settings import Address
+from controller.protocol.codec import (
+    MESSAGES,
+    ApiKey,
+    RequestHeader,
+    decode_request,
+    decode_response,
+    encode_response,
+    read_request_header,
+)
+from controller.protocol.errors import ProtocolError
+from controller.protocol.fetch import FetchRequest, FetchResponse
+from controller.protocol.framing import FrameBuffer
+from controller.protocol.produce import ACKS_NONE, ProduceRequest, ProduceResponse
+from controller.storage.batches import MAGIC
+
+Key = tuple[str, int]
+EVENTS_MAX = 2_000_000
+_HOST = "127.0.0.1"
+_BATCH_HEADER_BYTES = 61
+_COUNT_AT = 57
+_READ_AHEAD_BYTES = 1024 * 1024
+
+
+class Produced(msgspec.Struct, frozen=True, gc=False):
+    """A batch: its offsets, when its request and its response passed, and bytes on the wire."""
+
+    base_offset: int
+    count: int
+    request_s: float
+    response_s: float
+    size_bytes: int
+
+
+class Fetched(msgspec.Struct, frozen=True, gc=False):
+    """A response to a fetch that had records. `until`: the offset after the last of them."""
+
+    from_offset: int
+    until: int
+    request_s: float
+    response_s: float
+    replica: int
+
+
+class Position(msgspec.Struct, frozen=True, gc=False):
+    """A follower's fetch: it has all records before `offset`."""
+
+    replica: int
+    offset: int
+    at_s: float
+
+
+class Observations:
+    """By partition. `dropped`: events beyond EVENTS_MAX, which were not kept."""
+
+    def __init__(self) -> None:
+        self.produced: defaultdict[Key, list[Produced]] = defaultdict(list)
+        self.fetched: defaultdict[Key, list[Fetched]] = defaultdict(list)
+        self.positions: defaultdict[Key, list[Position]] = defaultdict(list)
+        self.events = self.dropped = self.requests = 0
+
+    def add(self, where: Mapping[Key, list[Any]], key: Key, event: object) -> None:
+        if self.events >= EVENTS_MAX:
+            self.dropped += 1
+        else:
+            self.events += 1
+            where[key].append(event)
+
+
+class _Pending(msgspec.Struct, gc=False):
+    """A request without its response. `value` is None where only the header was read."""
+
+    header: RequestHeader | None
+    value: ProduceRequest | FetchRequest | None
+    at_s: float
+
+
+_SEEN = frozenset([ApiKey.PRODUCE, ApiKey.FETCH])
+_REWRITTEN = frozenset([ApiKey.METADATA, ApiKey.FIND_COORDINATOR])
+
+
+class _End(asyncio.Protocol):
+    """One side of a proxied connection."""
+
+    def __init__(self, frames: Callable[[bytes], bytes | None], partner: Callable[[], _End | None]) -> None:
+        self._frames = frames
+        self._partner = partner
+        self._buffer = FrameBuffer(2**31 - 1)
+        self.transport: asyncio.Transport | None = None
+        self._waiting: list[bytes] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=_READ_AHEAD_BYTES)
+        self.transport.writelines(self._waiting)
+        self._waiting.clear()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on whole frames, those of one read together."""
+        partner = self._partner()
+        try:
+            frames = [self._frames(frame) for frame in self._buffer.feed(data)]
+        except ProtocolError:
+            self.close()
+            return
+        passed = [part for frame in frames if frame is not None for part in (len(frame).to_bytes(4, "big"), frame)]
+        if partner is not None and passed:
+            partner.write(passed)
+
+    def write(self, parts: list[bytes]) -> None:
+        if self.transport is None:
+            self._waiting += parts
+        elif not self.transport.is_closing():
+            self.transport.write(b"".join(parts))
+
+    def pause_writing(self) -> None:
+        partner = self._partner()
+        if partner is not None and partner.transport is not None:
+            partner.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        partner = self._partner()
+        if partner is not None and partner.transport is not None and not partner.transport.is_closing():
+            partner.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        partner = self._partner()
+        if partner is not None:
+            partner.close()
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.close()
+
+
+class _Connection:
+    def __init__(self, proxy: BrokerProxy) -> None:
+        self._proxy = proxy
+        self._seen = proxy.observations
+        self._pending: deque[_Pending] = deque()
+        self.near: _End = _End(self._requested, lambda: self.far)
+        self.far: _End = _End(self._responded, lambda: self.near)
+
+    def _requested(self, frame: bytes) -> bytes:
+        at_s = time.monotonic()
+        self._seen.requests += 1
+        if frame[1] not in _SEEN or frame[0]:
+            try:
+                header = read_request_header(frame, MESSAGES)[0] if frame[1] in _REWRITTEN and not frame[0] else None
+            except ProtocolError:
+                header = None
+            self._pending.append(_Pending(header, None, at_s))
+            return frame
+        try:
+            request = decode_request(frame, MESSAGES)
+        except ProtocolError:
+            self._pending.append(_Pending(None, None, at_s))
+            return frame
+        value = request.value
+        if isinstance(value, FetchRequest):
+            if value.replica_id >= 0:
+                self._followed(value, at_s)
+            value = replace(value, topics=())
+        assert isinstance(value, ProduceRequest | FetchRequest)
+        if not (isinstance(value, ProduceRequest) and value.acks == ACKS_NONE):
+            self._pending.append(_Pending(request.header, value, at_s))
+        return frame
+
+    def _followed(self, fetch: FetchRequest, at_s: float) -> None:
+        for topic in fetch.topics:
+            for one in topic.partitions:
+                position = Position(fetch.replica_id, one.fetch_offset, at_s)
+                self._seen.add(self._seen.positions, (topic.topic, one.partition), position)
+
+    def _responded(self, frame: bytes) -> bytes | None:
+        at_s = time.monotonic()
+        if not self._pending:
+            return frame
+        asked = self._pending.popleft()
+        header = asked.header
+        if header is None:
+            return frame
+        try:
+            if header.api_key in _REWRITTEN:
+                return self._rewritten(header, frame)
+            _, value = decode_response(header.api_key, header.api_version, frame)
+        except ProtocolError:
+            return frame
+        if isinstance(value, ProduceResponse):
+            self._acknowledged(asked, value, at_s)
+        elif isinstance(value, FetchResponse):
+            self._fetched(asked, value, at_s)
+        return frame
+
+    def _acknowledged(self, asked: _Pending, response: ProduceResponse, at_s: float) -> None:
+        assert isinstance(asked.value, ProduceRequest)
+        records = {
+            (topic.name, one.index): one.records for topic in asked.value.topic_data for one in topic.partition_data
+        }
+        for topic in response.responses:
+            for one in topic.partition_responses:
+                batch = cast(bytes, records[topic.name, one.index] or b"")
+                if one.error_code or len(batch) < _BATCH_HEADER_BYTES or batch[16] != MAGIC:
+                    continue
+                count = int.from_bytes(batch[_COUNT_AT:_BATCH_HEADER_BYTES], "big")
+                produced = Produced(one.base_offset, count, asked.at_s, at_s, len(batch))
+                self._seen.add(self._seen.produced, (topic.name, one.index), produced)
+
+    def _fetched(self, asked: _Pending, response: FetchResponse, at_s: float) -> None:
+        assert isinstance(asked.value, FetchRequest)
+        for topic in response.responses:
+            for one in topic.partitions:
+                span = _span(memoryview(cast(bytes, one.records or b"")))
+                if span is not None:
+                    fetched = Fetched(*span, asked.at_s, at_s, asked.value.replica_id)
+                    self._seen.add(self._seen.fetched, (topic.topic, one.partition_index), fetched)
+
+    def _rewritten(self, header: RequestHeader, frame: bytes) -> bytes:
+        _, value = decode_response(header.api_key, header.api_version, frame)
+        correlated = header
+        if header.api_key is ApiKey.METADATA:
+            answer = cast(Any, value)
+            brokers = tuple(replace(one, **self._proxy.stand_in(one.host, one.port)) for one in answer.brokers)
+            return encode_response(correlated, replace(answer, brokers=brokers))
+        answer = cast(Any, value)
+        if answer.error_code:
+            return frame
+        return encode_response(correlated, replace(answer, **self._proxy.stand_in(answer.host, answer.port)))
+
+
+def _span(records: memoryview) -> tuple[int, int] | None:
+    """The first offset of some batches, and the one after their last complete batch."""
+    at, first, until = 0, -1, -1
+    while at + _BATCH_HEADER_BYTES <= len(records):
+        size = int.from_bytes(records[at + 8 : at + 12], "big") + 12
+        if at + size > len(records):
+            break
+        base = int.from_bytes(records[at : at + 8], "big")
+        first = base if first < 0 else first
+        until = base + int.from_bytes(records[at + 23 : at + 27], "big") + 1
+        at += size
+    return None if first < 0 else (first, until)
+
+
+class BrokerProxy:
+    """Stands for `target`. `port` is known after `listen`."""
+
+    def __init__(self, network: ProtocolProxies, target: Address) -> None:
+        self._network = network
+        self.target = target
+        self.observations = network.observations
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[Any]] = set()
+        self._ends: list[_Connection] = []
+        self.port = 0
+
+    async def listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accepted, _HOST, 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def _accepted(self) -> _End:
+        connection = _Connection(self)
+        self._ends = [one for one in self._ends if one.near.transport is None or not one.near.transport.is_closing()]
+        self._ends.append(connection)
+        task = asyncio.get_running_loop().create_task(self._dial(connection))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        return connection.near
+
+    async def _dial(self, connection: _Connection) -> None:
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: connection.far, *self.target)
+        except OSError:
+            connection.near.close()  # the target's own refusal, passed on
+
+    def stand_in(self, host: str, port: int) -> dict[str, Any]:
+        """Return the address to name in place of a broker's."""
+        return {"host": _HOST, "port": self._network.port_for((host, port))}
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in self._connections:
+            task.cancel()
+        for connection in self._ends:
+            connection.near.close()
+            connection.far.close()
+
+
+class ProtocolProxies:
+    """Every proxy of a measurement; used on its loop."""
+
+    def __init__(self) -> None:
+        self.observations = Observations()
+        self._proxies: dict[Address, BrokerProxy] = {}
+        self._own: set[int] = set()
+
+    async def proxy(self, target: Address) -> int:
+        """Return the port that stands for `target`, which listens now."""
+        if target not in self._proxies:
+            made = BrokerProxy(self, target)
+            await made.listen()
+            self._proxies[target] = made
+            self._own.add(made.port)
+        return self._proxies[target].port
+
+    def port_for(self, target: Address) -> int:
+        """As `proxy`, for a broker whose proxy listens. A proxy is named as it is, and so is a broker without one:
+        clients then reach it directly."""
+        if target[0] in (_HOST, "localhost") and target[1] in self._own:
+            return target[1]
+        proxy = self._proxies.get(target)
+        return target[1] if proxy is None else proxy.port
+
+    def close(self) -> None:
+        for proxy in self._proxies.values():
+            proxy.close()

@@ -1,0 +1,170 @@
+"""Workloads in the JSON of Trogdor, Kafka's test framework, and when their records are due.
+
+`ProduceBenchSpec` and `RoundTripWorkloadSpec` are read with the fields that matter here; unknown fields are refused, so
+that no setting is ignored silently. Records are due at times that do not depend on the cluster (an open loop): a record
+that is sent late keeps its due time, and its latency counts from there (no coordinated omission). Trogdor itself sends
+what a period of 100 ms allows at once and then flushes, which `arrivals="trogdor"` does too.
+
+Source: org.apache.kafka.trogdor.workload of Kafka 2.8.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import Literal, TypeAlias
+
+import msgspec
+
+PERIOD_S = 0.1
+"""Trogdor's throttle: THROTTLE_PERIOD_MS."""
+STAMP_BYTES = 16
+"""Of a value: when the record was due, and its number."""
+
+
+class BadWorkload(ValueError):
+    """A specification that can't be used; names the field."""
+
+
+class ConstantPayload(msgspec.Struct, tag="constant", tag_field="type", forbid_unknown_fields=True):
+    size: int = 512
+
+    def payload(self, _position: int, _random: Random) -> bytes:
+        return bytes(self.size)
+
+
+class SequentialPayload(msgspec.Struct, tag="sequential", tag_field="type", forbid_unknown_fields=True):
+    size: int = 4
+    offset: int = 0
+
+    def payload(self, position: int, _random: Random) -> bytes:
+        return int.to_bytes((position + self.offset) % (1 << 8 * self.size), self.size, "little")
+
+
+class UniformRandomPayload(msgspec.Struct, tag="uniformRandom", tag_field="type", forbid_unknown_fields=True):
+    """`padding`: as many of the bytes, at the end, are zero, so the share of it sets how well records compress."""
+
+    size: int = 512
+    seed: int = 0
+    padding: int = 0
+
+    def payload(self, _position: int, random: Random) -> bytes:
+        return random.randbytes(self.size - self.padding) + bytes(self.padding)
+
+
+Payload: TypeAlias = ConstantPayload | SequentialPayload | UniformRandomPayload
+
+
+class Partitions(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    num_partitions: int
+    replication_factor: int
+    configs: dict[str, str] = {}
+
+
+class ProduceBench(
+    msgspec.Struct,
+    rename="camel",
+    forbid_unknown_fields=True,
+    tag="org.apache.kafka.trogdor.workload.ProduceBenchSpec",
+    tag_field="class",
+):
+    target_messages_per_sec: int
+    max_messages: int
+    active_topics: dict[str, Partitions]
+    start_ms: int = 0
+    duration_ms: int = 0
+    producer_node: str = ""
+    bootstrap_servers: str = ""
+    key_generator: Payload = msgspec.field(default_factory=SequentialPayload)
+    value_generator: Payload = msgspec.field(default_factory=ConstantPayload)
+    producer_conf: dict[str, str] = {}
+    consumer_conf: dict[str, str] = {}
+    common_client_conf: dict[str, str] = {}
+    admin_client_conf: dict[str, str] = {}
+    use_configured_partitioner: bool = False
+    skip_flush: bool = False
+
+
+class RoundTrip(
+    msgspec.Struct,
+    rename="camel",
+    forbid_unknown_fields=True,
+    tag="org.apache.kafka.trogdor.workload.RoundTripWorkloadSpec",
+    tag_field="class",
+):
+    target_messages_per_sec: int
+    max_messages: int
+    active_topics: dict[str, Partitions]
+    start_ms: int = 0
+    duration_ms: int = 0
+    client_node: str = ""
+    bootstrap_servers: str = ""
+    value_generator: Payload = msgspec.field(default_factory=ConstantPayload)
+    producer_conf: dict[str, str] = {}
+    consumer_conf: dict[str, str] = {}
+    common_client_conf: dict[str, str] = {}
+    admin_client_conf: dict[str, str] = {}
+
+    key_generator = SequentialPayload()
+    use_configured_partitioner = False
+
+
+Workload: TypeAlias = ProduceBench | RoundTrip
+
+
+def read_workload(text: bytes, name: str) -> Workload:
+    """Raises BadWorkload."""
+    try:
+        found: Workload = msgspec.json.decode(text, type=ProduceBench | RoundTrip)
+    except msgspec.DecodeError as error:
+        raise BadWorkload(f"{name}: {error}") from error
+    for field, value in (("targetMessagesPerSec", found.target_messages_per_sec), ("maxMessages", found.max_messages)):
+        if value < 1:
+            raise BadWorkload(f"{name}: {field} is {value}: expected 1 or more")
+    size = found.value_generator.size
+    if size < STAMP_BYTES:
+        raise BadWorkload(f"{name}: valueGenerator.size is {size}: expected {STAMP_BYTES} or more, for the stamps")
+    if not topics_of(found):
+        raise BadWorkload(f"{name}: activeTopics is empty: expected at least one topic")
+    return found
+
+
+def read_workload_file(path: Path) -> Workload:
+    return read_workload(path.read_bytes(), str(path))
+
+
+_RANGE = re.compile(r"(.*?)\[([0-9]+)-([0-9]+)\](.*)")
+TOPICS_MAX = 10_000
+
+
+def topics_of(workload: Workload) -> Mapping[str, Partitions]:
+    """Topics by name: foo[1-3] stands for three."""
+    found: dict[str, Partitions] = {}
+    for pattern, partitions in workload.active_topics.items():
+        match = _RANGE.fullmatch(pattern)
+        numbers = range(int(match[2]), int(match[3]) + 1) if match else range(0)
+        if len(numbers) > TOPICS_MAX:
+            raise BadWorkload(f"activeTopics {pattern!r} names {len(numbers)} topics: expected at most {TOPICS_MAX}")
+        for name in [f"{match[1]}{number}{match[4]}" for number in numbers] if match else [pattern]:
+            found[name] = partitions
+    return found
+
+
+Arrivals = Literal["constant", "poisson", "trogdor"]
+
+
+def due_times(per_second: float, arrivals: Arrivals, random: Random) -> Iterator[float]:
+    """When records are due, in seconds from the start, without an end."""
+    if arrivals == "trogdor":
+        a_period = max(int(per_second * PERIOD_S), 1)
+        period_s = a_period / per_second
+        number = 0
+        while True:
+            yield from [number * period_s] * a_period
+            number += 1
+    due_s = 0.0
+    while True:
+        due_s += random.expovariate(per_second) if arrivals == "poisson" else 1.0 / per_second
+        yield due_s

@@ -1,0 +1,300 @@
+"""`camerlengo lab latency`: the five parts of records' latency, measured between clients and brokers by proxies.
+
+Without --bootstrap it starts a cluster whose brokers advertise the proxies' addresses, so that replication passes them,
+too. Producer and consumer are processes of their own (`latency_worker`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from controller.broker.settings import Address, address, address_text
+from controller.chaos.protocol_proxy import Observations, ProtocolProxies
+from controller.cli.requirements import CLIENTS, Need
+from controller.cli.values import number
+from controller.hosts.local_cluster import LocalCluster, ask_metadata
+from controller.labs.latency.parts import Parts, Received, joined, parts_of, quantiles_ms
+from controller.labs.latency.statistics import between_blocks, warm_from
+from controller.labs.latency.workload import (
+    BadWorkload,
+    Partitions,
+    ProduceBench,
+    UniformRandomPayload,
+    Workload,
+    read_workload_file,
+    topics_of,
+)
+from tests.benchmarks.common import ROOT, CouldNotRun, add_count, circumstances
+
+READY_LIMIT_S = 30.0
+ARRIVALS = ("constant", "poisson", "trogdor")
+
+
+class ProxyThread:
+    """Proxies on a loop of their own. A context manager."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.proxies = ProtocolProxies()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="proxies", daemon=True)
+
+    def __enter__(self) -> ProxyThread:
+        self._thread.start()
+        return self
+
+    def port(self, target: Address) -> int:
+        return asyncio.run_coroutine_threadsafe(self.proxies.proxy(target), self.loop).result(10.0)
+
+    def __exit__(self, *_: object) -> None:
+        self.loop.call_soon_threadsafe(self.proxies.close)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+class ProxiedCluster(LocalCluster):
+    """Its brokers advertise proxies: everything but ZooKeeper passes them. Without `proxies` a usual cluster."""
+
+    def __init__(self, brokers: int, proxies: ProxyThread | None, settings: Mapping[str, str]) -> None:
+        super().__init__(brokers, settings=dict(settings))
+        self._proxies = proxies
+
+    def _broker_settings(self, number: int) -> dict[str, str]:
+        settings = super()._broker_settings(number)
+        if self._proxies is not None:
+            host, _, port = settings["listeners"].rpartition("://")[2].rpartition(":")
+            settings["advertised.listeners"] = f"PLAINTEXT://{host}:{self._proxies.port((host, int(port)))}"
+        return settings
+
+
+class WorkloadFigures(msgspec.Struct, frozen=True):
+    """What one run of a workload measured. `producers`: the answers of the workers."""
+
+    parts: Parts | None
+    producers: tuple[Mapping[str, Any], ...]
+    received: int
+    seconds: float
+    end_to_end_ms: Any
+    requests: int
+    dropped: int
+
+
+def run_workload(
+    bootstrap: str, workload: Workload, arguments: argparse.Namespace, seen: Observations | None, seed: int
+) -> WorkloadFigures:
+    """Create the topics, run the clients, and join their stamps with the proxies'."""
+    topics = topics_of(workload)
+    followers = _make_topics(bootstrap, topics)
+    expected = min(workload.max_messages, int(workload.target_messages_per_sec * arguments.seconds))
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "received.npy"
+        counts = {name: one.num_partitions for name, one in topics.items()}
+        consumer = _worker(
+            "consume",
+            {"servers": bootstrap, "topics": counts, "expected": expected, "output": str(output), "first_s": 60.0}
+            | {"patience_s": 5.0, "config": workload.common_client_conf | workload.consumer_conf},
+        )
+        _await_ready(consumer)
+        producer = _worker(
+            "produce",
+            {"servers": bootstrap, "workload": msgspec.json.encode(workload).decode(), "seed": seed}
+            | {"seconds": arguments.seconds, "arrivals": arguments.arrivals}
+            | {"config": workload.common_client_conf | workload.producer_conf},
+        )
+        produced, consumed = _answer(producer), _answer(consumer)
+        rows = np.load(output)
+    places = [(topic, index) for topic, count in counts.items() for index in range(count)]
+    parts = None if seen is None else _joined(rows, places, seen, followers)
+    latency_ms = (rows[:, 3] - rows[:, 2]) / 1e6
+    requests, dropped = (0, 0) if seen is None else (seen.requests, seen.dropped)
+    return WorkloadFigures(parts, (produced,), len(rows), consumed["seconds"], latency_ms, requests, dropped)
+
+
+def _joined(
+    rows: Any, places: Sequence[tuple[str, int]], seen: Observations, followers: Mapping[tuple[str, int], Sequence[int]]
+) -> Parts | None:
+    found = []
+    for number_, place in enumerate(places):
+        own = rows[rows[:, 0] == number_]
+        if len(own):
+            received = Received(own[:, 1], own[:, 2] / 1e9, own[:, 3] / 1e9)
+            parts = parts_of(
+                received, seen.produced[place], seen.fetched[place], seen.positions[place], followers[place]
+            )
+            found.append(parts)
+    return joined(found) if found else None
+
+
+def _make_topics(bootstrap: str, topics: Mapping[str, Partitions]) -> Mapping[tuple[str, int], Sequence[int]]:
+    """Create those that are missing; return each partition's followers, once all have a leader and are in sync."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+    known = admin.list_topics(timeout=READY_LIMIT_S).topics
+    made = [
+        NewTopic(name, one.num_partitions, one.replication_factor, config=dict(one.configs))
+        for name, one in topics.items()
+        if name not in known
+    ]
+    for future in (admin.create_topics(made) if made else {}).values():
+        future.result(READY_LIMIT_S)
+    until_s = time.monotonic() + READY_LIMIT_S
+    while True:
+        listed = admin.list_topics(timeout=READY_LIMIT_S).topics
+        found = {
+            (name, index): [one for one in part.isrs if one != part.leader]
+            for name in topics.keys() & listed.keys()
+            for index, part in listed[name].partitions.items()
+            if part.leader >= 0 and len(part.isrs) == len(part.replicas)
+        }
+        if len(found) == sum(one.num_partitions for one in topics.values()):
+            return found
+        if time.monotonic() > until_s:
+            raise CouldNotRun(f"topics {', '.join(topics)}: not all partitions were in sync in {READY_LIMIT_S:g} s")
+        time.sleep(0.1)
+
+
+def _worker(kind: str, given: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.benchmarks.latency_worker", kind, json.dumps(given)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+
+
+def _await_ready(worker: subprocess.Popen[bytes]) -> None:
+    assert worker.stderr is not None
+    if not worker.stderr.readline().startswith(b"assigned"):
+        raise CouldNotRun(f"the consumer did not start: {worker.stderr.read().decode()[-2_000:]}")
+
+
+def _answer(worker: subprocess.Popen[bytes]) -> dict[str, Any]:
+    out, error = worker.communicate(timeout=600.0)
+    if worker.returncode:
+        raise CouldNotRun(f"a client ended with status {worker.returncode}: {error.decode()[-2_000:]}")
+    answer: dict[str, Any] = json.loads(out)
+    return answer
+
+
+# -- the command
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Measures the parts of records' latency from the due time of send() to poll(): produce, publish, commit,"
+        " catch-up, fetch. Proxies between clients and brokers take the stamps; the cluster needs no change. Without"
+        " --bootstrap a cluster on loopback is started, whose brokers replicate through the proxies, too."
+    )
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="a running cluster; its replication is not observed")
+    parser.add_argument("--spec", type=Path, metavar="FILE", help="workload: a JSON specification of Trogdor's")
+    parser.add_argument("--seconds", type=number(0.0), default=10.0, metavar="S", help="length of the workload (10)")
+    parser.add_argument("--arrivals", choices=ARRIVALS, default="poisson", help="when records are due (poisson)")
+    parser.add_argument("--no-proxy", action="store_true", help="end-to-end latency and throughput alone, no proxies")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--quick", action="store_true", help="one second, and a smaller cluster")
+    add_count(parser, "--brokers", 3, "brokers of the cluster that is started")
+    add_count(parser, "--rate", 2_000, "records a second, without --spec")
+    add_count(parser, "--seed", 1, "seed of payloads and arrivals", 0)
+
+
+def needs(_arguments: argparse.Namespace) -> Iterable[Need]:
+    return CLIENTS
+
+
+def default_workload(rate: int, replicas: int) -> Workload:
+    conf = {"acks": "all", "linger.ms": "5", "batch.size": "16384", "compression.type": "lz4"}
+    topic = Partitions(6, replicas)
+    value = UniformRandomPayload(512)
+    return ProduceBench(rate, 10**9, {"lab-latency": topic}, producer_conf=conf, value_generator=value)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    load = os.getloadavg()[0]
+    if arguments.quick:
+        arguments.seconds, arguments.brokers = 1.0, 1
+    replicas = min(3, arguments.brokers)
+    try:
+        spec = arguments.spec
+        workload = default_workload(arguments.rate, replicas) if spec is None else read_workload_file(spec)
+    except (BadWorkload, OSError) as error:
+        raise CouldNotRun(str(error)) from error
+    found = _measured(arguments, workload)
+    figures = summary(found) | {"circumstances": circumstances(load)}
+    print(json.dumps(figures, indent=1) if arguments.json else _text(figures))
+    return 0
+
+
+def _measured(arguments: argparse.Namespace, workload: Workload) -> WorkloadFigures:
+    with ProxyThread() as proxies:
+        behind = None if arguments.no_proxy else proxies
+        seen = None if arguments.no_proxy else proxies.proxies.observations
+        if arguments.bootstrap is not None:
+            at = address(arguments.bootstrap)
+            return run_workload(_bootstrap(at, behind), workload, arguments, seen, arguments.seed)
+        with ProxiedCluster(arguments.brokers, behind, {"log.segment.delete.delay.ms": "1000"}) as cluster:
+            return run_workload(cluster.bootstrap_servers, workload, arguments, seen, arguments.seed)
+
+
+def _bootstrap(at: Address, proxies: ProxyThread | None) -> str:
+    if proxies is None:
+        return address_text(at)
+    ports = [proxies.port((broker.host, broker.port)) for broker in ask_metadata(at, READY_LIMIT_S).brokers]
+    return ",".join(f"127.0.0.1:{port}" for port in ports)
+
+
+def summary(found: WorkloadFigures) -> dict[str, Any]:
+    """The figures of a run, without its warm-up."""
+    warm = warm_from(found.end_to_end_ms)
+    latency_ms = found.end_to_end_ms[warm:]
+    figures: dict[str, Any] = {
+        "records": found.received,
+        "records a second": round(found.received / found.seconds) if found.seconds else 0,
+        "warm-up records": warm,
+        "end to end ms": {f"p{share * 100:g}": _interval(latency_ms, share) for share in (0.5, 0.99, 0.999)},
+        "librdkafka ms": _statistics(found.producers),
+        "producer late ms": max(one["late_ms"] for one in found.producers),
+        "not delivered": sum(one["unsent"] + len(one["errors"]) for one in found.producers),
+    }
+    if found.parts is not None:
+        order = np.arange(len(found.parts.due_s)) >= warm
+        kept = Parts(found.parts.parts_ms[order], found.parts.end_to_end_ms[order], found.parts.due_s[order])
+        figures["parts add up"] = round(float(kept.adds_up.mean()), 5)
+        figures["parts ms"] = {
+            name: {key: round(one, 3) for key, one in row.items()} for name, row in quantiles_ms(kept).items()
+        }
+        figures["requests seen"], figures["stamps dropped"] = found.requests, found.dropped
+    return figures
+
+
+def _interval(latency_ms: Any, share: float) -> list[float]:
+    found = between_blocks(latency_ms, share)
+    return [round(found.value, 3), round(found.low, 3), round(found.high, 3)]
+
+
+def _statistics(producers: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Means over brokers and seconds, weighted by their counts."""
+    found = {}
+    for name in ("int_latency", "outbuf_latency", "rtt"):
+        windows = [window for one in producers for second in one["statistics"] for window in second[name]]
+        count = sum(window[0] for window in windows)
+        found[name] = round(sum(window[0] * window[1] for window in windows) / count / 1e3, 3) if count else 0.0
+    return found
+
+
+def _text(figures: Mapping[str, Any]) -> str:
+    lines = [f"{name}: {value}" for name, value in figures.items() if name != "parts ms"]
+    rows = figures.get("parts ms", {})
+    head = f"{'part':12}{'p50 ms':>10}{'p99 ms':>10}{'mean ms':>10}"
+    shown = [f"{name:12}{row['p50']:10.3f}{row['p99']:10.3f}{row['mean']:10.3f}" for name, row in rows.items()]
+    return "\n".join([*lines, "", head, *shown] if rows else lines)
