@@ -20,6 +20,7 @@ from statemachines.machine import CompiledMachine
 from statemachines.partition import PARTITION
 from statemachines.reassignment import REASSIGNMENT
 from statemachines.replica import REPLICA
+from statemachines.transaction import TRANSACTION
 
 _NODE_WIDTH, _NODE_HEIGHT = 196.0, 56.0
 _LOOP_WIDTH, _LOOP_REACH = 30.0, 44.0
@@ -216,11 +217,29 @@ SEGMENT_LAYOUT = DiagramLayout(
     bends={("Active", "Deleting"): -150.0, ("Active", "Lost"): 20.0, ("Copying", "Deleting"): 45.0},
 )
 
+TRANSACTION_LAYOUT = DiagramLayout(
+    title="The transaction machine",
+    width=1040,
+    height=640,
+    places={
+        "Empty": StateBox(150, 85, BoxKind.Absent, "a producer, no transaction"),
+        "Ongoing": StateBox(520, 85, BoxKind.Serving, "partitions are written to"),
+        "PrepareEpochFence": StateBox(860, 85, BoxKind.Down, "its producer is fenced"),
+        "PrepareCommit": StateBox(520, 245, BoxKind.Absent, "markers are written"),
+        "PrepareAbort": StateBox(860, 245, BoxKind.Absent, "markers are written"),
+        "CompleteCommit": StateBox(330, 405, BoxKind.Serving, "all have their markers"),
+        "CompleteAbort": StateBox(710, 405, BoxKind.Serving, "all have their markers"),
+        "Dead": StateBox(150, 555, BoxKind.Deleting, "expired"),
+    },
+    bends={},
+)
+
 DIAGRAMS: Mapping[str, tuple[CompiledMachine[Any], DiagramLayout]] = {
     "partition-machine.svg": (PARTITION, PARTITION_LAYOUT),
     "replica-machine.svg": (REPLICA, REPLICA_LAYOUT),
     "reassignment-machine.svg": (REASSIGNMENT, REASSIGNMENT_LAYOUT),
     "group-machine.svg": (GROUP, GROUP_LAYOUT),
+    "transaction-machine.svg": (TRANSACTION, TRANSACTION_LAYOUT),
     "segment-machine.svg": (SEGMENT, SEGMENT_LAYOUT),
 }
 

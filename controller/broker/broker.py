@@ -29,9 +29,10 @@ from controller.broker.controller_requests import (
     disabled_error,
     names_both,
 )
+from controller.broker.coordinator_finder import CoordinatorFinder
 from controller.broker.fetcher import ReplicaFetcherManager
 from controller.broker.groups.coordinator import GroupCoordinator
-from controller.broker.groups.handlers import CoordinatorFinder, GroupHandlers
+from controller.broker.groups.handlers import GroupHandlers
 from controller.broker.groups.store import GroupStore
 from controller.broker.isr_manager import IsrManager, live_followers
 from controller.broker.log_manager import LogManager
@@ -64,6 +65,8 @@ from controller.broker.security.control_plane import CONTROL_APIS, ControlReques
 from controller.broker.security.principal import Requester
 from controller.broker.settings import BrokerSettings
 from controller.broker.topic_configs import TopicConfigs
+from controller.broker.transactions.coordinator import TakeId
+from controller.broker.transactions.service import Transactions
 from controller.broker.zookeeper_services import ZooKeeperServices
 from controller.clock import Clock
 from controller.core.events import (
@@ -257,6 +260,7 @@ class Broker:
         drive: Drive = finish,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
         read_epoch: ReadEpoch | None = None,
+        producer_ids: TakeId | None = None,
     ) -> None:
         self._settings = settings
         self._new_id = new_id
@@ -266,6 +270,8 @@ class Broker:
         self._clock = clock
         self._trace = trace
         self._services = services
+        self._peers = peers
+        self._producer_ids = services.producer_ids.give if services is not None else producer_ids
         self._early: list[Callable[[], object]] = []
         self.metadata = metadata or MetadataCache()
         self.metadata_bodies = metadata_bodies or MetadataBodies()
@@ -273,6 +279,7 @@ class Broker:
         self._noted = self._note  # one bound method for every request that waits
         self.data: DataPlane | None = None
         self.groups: GroupCoordinator | None = None
+        self.transactions: Transactions | None = None
         if logs is not None:
             assert configs is not None, "a broker with logs needs its topics' configs"
             self.data = DataPlane(
@@ -338,18 +345,34 @@ class Broker:
                 ApiKey.PRODUCE: self._produce,
                 ApiKey.FETCH: self._fetch,
             }
-            handlers |= self._group_handlers(self.data)
+            handlers |= self._coordinators(self.data)
         if self._services is not None:
             handlers |= {key: _in_exchange(handle) for key, handle in self._services.handlers.items()}
         return handlers
 
-    def _group_handlers(self, data: DataPlane) -> dict[ApiKey, Handler]:
+    def _coordinators(self, data: DataPlane) -> dict[ApiKey, Handler]:
         store = GroupStore(self._settings, self.metadata, data.produce, self._clock, self._drive, self._note)
-        self.replicas.of_roles.append(store.roles_taken)
-        self.replicas.of_stops.append(store.stopped)
+        self.replicas.of_roles.append(store.topic.roles_taken)
+        self.replicas.of_stops.append(store.topic.stopped)
         self.groups = GroupCoordinator(self._settings, store, self._clock, self._new_id, self._note)
-        finder = CoordinatorFinder(self._settings, store, self.metadata, self._create_internal, self._note)
-        return {**GroupHandlers(self.groups, self._clock).handlers, ApiKey.FIND_COORDINATOR: finder.find}
+        finder = CoordinatorFinder(self._settings, self.metadata, self._create_internal)
+        handlers = {**GroupHandlers(self.groups, self._clock).handlers, ApiKey.FIND_COORDINATOR: finder.find}
+        if self._producer_ids is not None:
+            self.transactions = Transactions(
+                self._settings,
+                self.metadata,
+                data.produce,
+                self.groups,
+                self._peers,
+                self._producer_ids,
+                self._clock,
+                self._drive,
+                self._note,
+            )
+            self.replicas.of_roles.append(self.transactions.topic.roles_taken)
+            self.replicas.of_stops.append(self.transactions.topic.stopped)
+            handlers |= self.transactions.handlers
+        return handlers
 
     def _create_internal(self, topic: CreatableTopic) -> None:
         def then(errors: Mapping[str, ErrorCode]) -> None:
@@ -596,6 +619,8 @@ class Broker:
         self._after_metadata(self.isr_manager.metadata_changed)
         if self.data is not None:
             self._after_metadata(self.data.metadata_changed)
+        if self.transactions is not None:
+            self._after_metadata(self.transactions.metadata_changed)
 
     def _after_metadata(self, step: Callable[[], None]) -> None:
         """The metadata is taken by now: a step that fails is logged, and the others follow it all the same."""

@@ -124,6 +124,26 @@ from controller.protocol.produce import (
     ProduceTopicResult,
 )
 from controller.protocol.schema import RequestValue, ResponseValue
+from controller.protocol.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+    EndTxnRequest,
+    EndTxnResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 
 
 def refusal(request: RequestValue, error: ErrorCode, message: str | None = None) -> ResponseValue:
@@ -265,7 +285,51 @@ def group_refusal(request: RequestValue, error: ErrorCode) -> ResponseValue:
         case DeleteGroupsRequest():
             return DeleteGroupsResponse(tuple(DeletedGroup(name, error) for name in request.groups_names))
         case _:
+            return transaction_refusal(request, error)
+
+
+def transaction_refusal(request: RequestValue, error: ErrorCode) -> ResponseValue:
+    match request:
+        case AddPartitionsToTxnRequest():
+            return AddPartitionsToTxnResponse(
+                tuple(
+                    AddPartitionsToTxnTopicResult(
+                        topic.name,
+                        tuple(AddPartitionsToTxnPartitionResult(index, error) for index in topic.partitions),
+                    )
+                    for topic in request.topics
+                )
+            )
+        case AddOffsetsToTxnRequest():
+            return AddOffsetsToTxnResponse(error)
+        case EndTxnRequest():
+            return EndTxnResponse(error)
+        case WriteTxnMarkersRequest():
+            return WriteTxnMarkersResponse(tuple(_marker_refused(marker, error) for marker in request.markers))
+        case TxnOffsetCommitRequest():
+            return TxnOffsetCommitResponse(
+                tuple(
+                    TxnOffsetCommitResponseTopic(
+                        topic.name,
+                        tuple(TxnOffsetCommitResponsePartition(one.partition_index, error) for one in topic.partitions),
+                    )
+                    for topic in request.topics
+                )
+            )
+        case _:
             raise TypeError(f"no error response for a {type(request).__name__}")
+
+
+def _marker_refused(marker: WritableTxnMarker, error: ErrorCode) -> WritableTxnMarkerResult:
+    return WritableTxnMarkerResult(
+        marker.producer_id,
+        tuple(
+            WritableTxnMarkerTopicResult(
+                topic.name, tuple(WritableTxnMarkerPartitionResult(index, error) for index in topic.partition_indexes)
+            )
+            for topic in marker.topics
+        ),
+    )
 
 
 def _fetch(request: FetchRequest, error: ErrorCode) -> FetchResponse:

@@ -182,6 +182,8 @@ class Node:
             self.log_maintenance.start()
         if self.broker.groups is not None:
             self.broker.groups.start()
+        if self.broker.transactions is not None:
+            self.broker.transactions.coordinator.start()
         return self.connected
 
     def close_logs(self) -> None:

@@ -370,6 +370,22 @@ _SETTINGS: Mapping[str, Setting] = {
     "offsets.topic.num.partitions": ("offsets_topic_num_partitions", "50", integer(1)),
     "offsets.topic.replication.factor": ("offsets_topic_replication_factor", "3", integer(1, 32767)),
     "offsets.topic.segment.bytes": ("offsets_topic_segment_bytes", "104857600", integer(1)),
+    "transaction.max.timeout.ms": ("transaction_max_timeout_ms", "900000", integer(1)),
+    "transaction.state.log.num.partitions": ("transaction_log_num_partitions", "50", integer(1)),
+    "transaction.state.log.replication.factor": ("transaction_log_replication_factor", "3", integer(1, 32767)),
+    "transaction.state.log.segment.bytes": ("transaction_log_segment_bytes", "104857600", integer(1)),
+    "transaction.state.log.min.isr": ("transaction_log_min_isr", "2", integer(1)),
+    "transaction.state.log.load.buffer.size": ("transaction_log_load_buffer_size", "5242880", integer(1)),
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": (
+        "transaction_abort_timed_out_interval_ms",
+        "10000",
+        integer(1),
+    ),
+    "transaction.remove.expired.transaction.cleanup.interval.ms": (
+        "transaction_remove_expired_interval_ms",
+        "3600000",
+        integer(1),
+    ),
     "log.dirs": ("log_dirs", None, names),
     "log.dir": ("log_dir", "", text),  # Kafka: /tmp/kafka-logs
     "camerlengo.address.map": ("address_map", "", address_map),
@@ -513,6 +529,15 @@ class BrokerSettings:
     offsets_topic_num_partitions: int
     offsets_topic_replication_factor: int
     offsets_topic_segment_bytes: int
+    transaction_max_timeout_ms: int
+    transaction_log_num_partitions: int
+    transaction_log_replication_factor: int
+    transaction_log_segment_bytes: int
+    transaction_log_min_isr: int
+    transaction_log_load_buffer_size: int
+    transaction_abort_timed_out_interval_ms: int
+    """After so long another attempt is made to abort a transaction whose time is up."""
+    transaction_remove_expired_interval_ms: int
     log_dirs: tuple[str, ...]
     address_map: tuple[tuple[Address, Address], ...]
     metrics_address: Address | None

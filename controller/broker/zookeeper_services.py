@@ -3,8 +3,7 @@
 All of it is called on the broker's thread, except `ClientEvents.put`; answers of ZooKeeper are brought back to it.
 
 Producer ids come from blocks that this broker reserves. An id is assigned once, by one broker, over the cluster's
-lifetime. A new producer gets an id of its own with epoch 0; no state is kept for it here. Transactions are not
-supported: a request with a transactional id is answered that there is no coordinator.
+lifetime. A new producer gets an id of its own with epoch 0; no state is kept for it here.
 
 A failed log directory is reported to the controller through the same znode as Kafka's. The write is retried until the
 notice exists or the session ends: after a new registration, the controller queries all replicas of the broker anyway.
@@ -28,7 +27,7 @@ from controller.broker.topic_configs import ConfigGate, TopicConfigs
 from controller.clock import Clock, Future, spawn
 from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.protocol.produce import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, InitProducerIdRequest, InitProducerIdResponse
+from controller.protocol.produce import InitProducerIdResponse
 from controller.storage import LogSettings
 from controller.trace import Noted, Trace
 from controller.zookeeper import paths
@@ -64,11 +63,9 @@ class ProducerIds:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def handle(self, request: InitProducerIdRequest, version: int, answer: Answer) -> None:
-        error = _refusal(request)
-        if error is not ErrorCode.NONE:
-            answer(InitProducerIdResponse(error))
-        elif self._waiting or not self.left:
+    def give(self, answer: Answer) -> None:
+        """Answer with an id that was never given before, and epoch 0."""
+        if self._waiting or not self.left:
             self._waiting.append(answer)
             self._ask()
         else:
@@ -110,15 +107,6 @@ class ProducerIds:
         waiting, self._waiting = self._waiting, deque()
         for answer in waiting:
             answer(InitProducerIdResponse(code))
-
-
-def _refusal(request: InitProducerIdRequest) -> ErrorCode:
-    """Kafka 2.8's KafkaApis and TransactionCoordinator, as far as they look at the request alone."""
-    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
-        return ErrorCode.INVALID_REQUEST  # an id without an epoch, or an epoch of none
-    if request.transactional_id == "":
-        return ErrorCode.INVALID_REQUEST
-    return ErrorCode.NONE if request.transactional_id is None else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 AGAIN_MS = 1_000.0
@@ -187,10 +175,9 @@ class ZooKeeperServices:
         self.watch = self.gate.watch
         self._here: set[str] | None = {topic for directory in self.logs.directories for topic, _ in directory.logs}
         writes = BrokerDataWrites(client)
-        producer_ids = ProducerIds(lambda: spawn(writes.next_producer_id_block(settings.broker_id)), clock, trace)
+        self.producer_ids = ProducerIds(lambda: spawn(writes.next_producer_id_block(settings.broker_id)), clock, trace)
         requests = ConfigHandler(settings, self.configs, client, metadata, clock, trace, loggers)
         self.handlers: Mapping[ApiKey, Callable[[Any, int, Callable[[Any], None]], Steps | None]] = {
-            ApiKey.INIT_PRODUCER_ID: producer_ids.handle,
             ApiKey.DESCRIBE_CONFIGS: requests.describe,
             ApiKey.ALTER_CONFIGS: requests.alter,
             ApiKey.INCREMENTAL_ALTER_CONFIGS: requests.alter_incrementally,

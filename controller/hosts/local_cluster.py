@@ -322,6 +322,8 @@ class LocalCluster:
             "zookeeper.connection.timeout.ms": str(CONNECTION_TIMEOUT_MS),
             "group.initial.rebalance.delay.ms": "0",
             "offsets.topic.replication.factor": str(min(3, self._count)),
+            "transaction.state.log.replication.factor": str(min(3, self._count)),
+            "transaction.state.log.min.isr": str(min(2, self._count)),
         }
         return usual | self._settings | listening | own
 

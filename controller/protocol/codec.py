@@ -25,7 +25,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from controller.protocol import admin, client, control, fetch, groups, produce
+from controller.protocol import admin, client, control, fetch, groups, produce, transactions
 from controller.protocol.admin import DescribeConfigsResponse, DescribeConfigsResult
 from controller.protocol.client import ApiVersion, ApiVersionsResponse, MetadataResponse, MetadataResponsePartition
 from controller.protocol.compiler import Entries, Writer, compile_struct, layout
@@ -179,7 +179,22 @@ GROUP_MESSAGES: Mapping[ApiKey, MessagePair] = MappingProxyType(
 )
 """What is asked of the coordinator of consumer groups."""
 
-MESSAGES: Mapping[ApiKey, MessagePair] = MappingProxyType({**CLUSTER_MESSAGES, **RECORD_MESSAGES, **GROUP_MESSAGES})
+TRANSACTION_MESSAGES: Mapping[ApiKey, MessagePair] = MappingProxyType(
+    {
+        ApiKey.ADD_PARTITIONS_TO_TXN: _pair(
+            transactions.AddPartitionsToTxnRequest, transactions.AddPartitionsToTxnResponse
+        ),
+        ApiKey.ADD_OFFSETS_TO_TXN: _pair(transactions.AddOffsetsToTxnRequest, transactions.AddOffsetsToTxnResponse),
+        ApiKey.END_TXN: _pair(transactions.EndTxnRequest, transactions.EndTxnResponse),
+        ApiKey.WRITE_TXN_MARKERS: _pair(transactions.WriteTxnMarkersRequest, transactions.WriteTxnMarkersResponse),
+        ApiKey.TXN_OFFSET_COMMIT: _pair(transactions.TxnOffsetCommitRequest, transactions.TxnOffsetCommitResponse),
+    }
+)
+"""What is asked of the coordinator of transactions, of that of a group within one, and of partitions' leaders."""
+
+MESSAGES: Mapping[ApiKey, MessagePair] = MappingProxyType(
+    {**CLUSTER_MESSAGES, **RECORD_MESSAGES, **GROUP_MESSAGES, **TRANSACTION_MESSAGES}
+)
 
 
 class VersionRange(msgspec.Struct, frozen=True):

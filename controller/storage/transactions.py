@@ -13,6 +13,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
+from itertools import islice
 from typing import NamedTuple
 
 from controller.storage.batches import HEADER_BYTES, BatchHeader, Bytes, Record, decode_records, encode_batch
@@ -50,9 +51,14 @@ class Marker(NamedTuple):
 def marker_of(header: BatchHeader, payload: Bytes) -> Marker | None:
     """The marker in a control batch; None for a control batch of another kind, or one that can't be read."""
     try:
-        record = next(decode_records(header, payload), None)
+        return marker_in(list(islice(decode_records(header, payload), 1)))
     except CorruptBatch:
         return None
+
+
+def marker_in(records: Sequence[Record]) -> Marker | None:
+    """The marker in a control batch's records."""
+    record = records[0] if records else None
     if record is None or record.key is None or len(record.key) < _KEY.size:
         return None
     _, kind = _KEY.unpack_from(record.key)

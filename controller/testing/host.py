@@ -77,6 +77,9 @@ class ClusterOptions:
             "group.min.session.timeout.ms": "100",
             "offsets.topic.num.partitions": "3",
             "offsets.topic.replication.factor": str(min(3, self.brokers)),
+            "transaction.state.log.num.partitions": "3",
+            "transaction.state.log.replication.factor": str(min(3, self.brokers)),
+            "transaction.state.log.min.isr": str(min(2, self.brokers)),
         }
         return {**groups, **self.settings}
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from controller.broker.groups.handlers import NAMED_MAX
+from controller.broker.coordinated_topic import partition_of
 from controller.broker.groups.offsets_topic import (
     OFFSETS_TOPIC,
     CommittedOffset,
     offset_key,
     offset_value,
-    partition_of,
     read_group,
     read_key,
     read_offset,
@@ -420,7 +419,7 @@ def test_an_offset_of_a_transaction_counts_once_its_commit_marker_is_read(
     record = Record(log.log_end_offset, 0, offset_key("g", "t", 0), given)
     log.append_as_follower(encode_batch([record], leader_epoch=1, attributes=TRANSACTIONAL, producer_id=7))
     if ends_with is not None:
-        marker = Record(log.log_end_offset, 0, ends_with, b"")
+        marker = Record(log.log_end_offset, 0, ends_with, bytes(6))  # version and coordinator epoch
         log.append_as_follower(
             encode_batch([marker], leader_epoch=1, attributes=TRANSACTIONAL | CONTROL, producer_id=7)
         )
@@ -480,14 +479,7 @@ def test_the_leader_of_its_partition_coordinates_a_group(broker: Coordinator) ->
     assert (answer.error_code, answer.node_id) == (ErrorCode.NONE, 1)
 
 
-def test_nobody_coordinates_transactions_and_the_log_names_each_client_once() -> None:
+def test_a_key_of_an_unknown_type_has_no_coordinator() -> None:
     broker = DataBroker()
-    for number in range(NAMED_MAX + 10):
-        for _ in range(2):
-            answer = broker.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(f"x{number}", 1))
-            assert (answer.error_code, answer.node_id) == (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)
-    notes = broker.trace.notes("warning")
-    assert len(notes) == NAMED_MAX
-    assert notes[0].endswith("transactional id 'x0'. Transactions are not supported.")
     wrong = broker.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest("g", 2))
     assert (wrong.error_code, wrong.error_message) == (ErrorCode.INVALID_REQUEST, "Key type 2: expected 0 or 1.")

@@ -18,7 +18,7 @@ import pytest
 from controller.broker.request_context import Gate, Job, Steps
 from controller.clock import Timer, VirtualClock
 from controller.hosts.process import COLLECTOR
-from controller.protocol import groups
+from controller.protocol import groups, transactions
 from controller.protocol.admin import (
     OPERATION_SET,
     RESOURCE_TOPIC,
@@ -299,6 +299,37 @@ ROWS: Mapping[ApiKey, tuple[Row, ...]] = {
     ApiKey.DESCRIBE_GROUPS: ((None, lambda: groups.DescribeGroupsRequest(named(str))),),
     ApiKey.LIST_GROUPS: ((None, lambda: groups.ListGroupsRequest(named(str))),),
     ApiKey.DELETE_GROUPS: ((None, lambda: groups.DeleteGroupsRequest(named(str))),),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (
+        (
+            None,
+            lambda: transactions.AddPartitionsToTxnRequest("t", 1, 0, spread(transactions.AddPartitionsToTxnTopic)),
+        ),
+    ),
+    ApiKey.ADD_OFFSETS_TO_TXN: ((None, lambda: transactions.AddOffsetsToTxnRequest("t", 1, 0, "g")),),
+    ApiKey.END_TXN: ((None, lambda: transactions.EndTxnRequest("t", 1, 0, True)),),
+    ApiKey.WRITE_TXN_MARKERS: (
+        (
+            None,
+            lambda: transactions.WriteTxnMarkersRequest(
+                (transactions.WritableTxnMarker(1, 0, True, spread(transactions.WritableTxnMarkerTopic), 0),)
+            ),
+        ),
+    ),
+    ApiKey.TXN_OFFSET_COMMIT: (
+        (
+            None,
+            lambda: transactions.TxnOffsetCommitRequest(
+                "t",
+                "g",
+                1,
+                0,
+                spread(
+                    transactions.TxnOffsetCommitRequestTopic,
+                    lambda i: transactions.TxnOffsetCommitRequestPartition(i, 1, ""),
+                ),
+            ),
+        ),
+    ),
 }
 
 

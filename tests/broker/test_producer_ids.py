@@ -7,15 +7,12 @@ import pytest
 from controller.broker.zookeeper_services import ProducerIds
 from controller.clock import Future, VirtualClock, spawn
 from controller.protocol.errors import ErrorCode
-from controller.protocol.produce import InitProducerIdRequest, InitProducerIdResponse
+from controller.protocol.produce import InitProducerIdResponse
 from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.codecs import ProducerIdBlock
 from controller.zookeeper.operations import DamagedZnode, SessionGone
 from tests.broker.harness import KeptTrace
 from tests.zookeeper.client_bench import Bench
-
-NEW = InitProducerIdRequest(None, 60_000)
-LAST_VERSION = 4
 
 
 class Blocks:
@@ -37,9 +34,9 @@ class Asking:
         self.ids = ProducerIds(self.blocks.take, self.clock, self.trace)
         self.answers: list[InitProducerIdResponse] = []
 
-    def ask(self, times: int = 1, request: InitProducerIdRequest = NEW) -> None:
+    def ask(self, times: int = 1) -> None:
         for _ in range(times):
-            self.ids.handle(request, LAST_VERSION, self.answers.append)
+            self.ids.give(self.answers.append)
 
     def give(self, start: int, end: int) -> None:
         self.blocks.asked[-1].resolve(ProducerIdBlock(1, start, end))
@@ -107,33 +104,6 @@ def test_whoever_waits_is_answered_even_where_we_are_at_fault() -> None:
     assert [answer.error_code for answer in asking.answers] == [ErrorCode.UNKNOWN_SERVER_ERROR] * 2
 
 
-@pytest.mark.parametrize(
-    ("transactional_id", "producer_id", "epoch", "error"),
-    [
-        ("t", -1, -1, ErrorCode.COORDINATOR_NOT_AVAILABLE),
-        ("", -1, -1, ErrorCode.INVALID_REQUEST),
-        (None, 7, -1, ErrorCode.INVALID_REQUEST),
-        (None, -1, 3, ErrorCode.INVALID_REQUEST),
-        ("t", 7, -1, ErrorCode.INVALID_REQUEST),
-    ],
-)
-def test_what_is_refused_takes_no_id(
-    transactional_id: str | None, producer_id: int, epoch: int, error: ErrorCode
-) -> None:
-    asking = Asking()
-    asking.ask(1, InitProducerIdRequest(transactional_id, 60_000, producer_id, epoch))
-    assert asking.answers == [InitProducerIdResponse(error)]
-    assert asking.blocks.asked == []
-
-
-def test_a_producer_that_had_an_id_is_given_another() -> None:
-    """Without a transactional id nothing is known of the old one, as in Kafka."""
-    asking = Asking()
-    asking.ask(1, InitProducerIdRequest(None, 60_000, 7, 3))
-    asking.give(1000, 1999)
-    assert asking.given == [1000]
-
-
 def test_two_brokers_never_give_the_same_id() -> None:
     bench = Bench()
     answers: list[InitProducerIdResponse] = []
@@ -146,6 +116,6 @@ def test_two_brokers_never_give_the_same_id() -> None:
 
         ids = ProducerIds(take, bench.clock, KeptTrace())
         for _ in range(1_500):
-            ids.handle(NEW, LAST_VERSION, answers.append)
+            ids.give(answers.append)
     bench.until(lambda: len(answers) == 3_000)
     assert len({one.producer_id for one in answers}) == 3_000

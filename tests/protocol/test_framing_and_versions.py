@@ -141,5 +141,10 @@ def test_supported_versions_are_those_of_a_2_8_broker_and_what_later_ones_ask_a_
         ApiKey.LIST_GROUPS: (0, 4),
         ApiKey.DELETE_GROUPS: (0, 2),
         ApiKey.OFFSET_DELETE: (0, 0),
+        ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3),
+        ApiKey.ADD_OFFSETS_TO_TXN: (0, 3),
+        ApiKey.END_TXN: (0, 3),
+        ApiKey.WRITE_TXN_MARKERS: (0, 1),
+        ApiKey.TXN_OFFSET_COMMIT: (0, 3),
     }
     assert list(SUPPORTED) == sorted(SUPPORTED)

@@ -78,6 +78,7 @@ from controller.protocol import (
     encode_response,
     groups,
     request_head,
+    transactions,
 )
 from controller.protocol.admin import (
     AlterConfigsResponse,
@@ -136,6 +137,11 @@ KIO_MODULES = {
     ApiKey.LIST_GROUPS: "list_groups",
     ApiKey.DELETE_GROUPS: "delete_groups",
     ApiKey.OFFSET_DELETE: "offset_delete",
+    ApiKey.ADD_PARTITIONS_TO_TXN: "add_partitions_to_txn",
+    ApiKey.ADD_OFFSETS_TO_TXN: "add_offsets_to_txn",
+    ApiKey.END_TXN: "end_txn",
+    ApiKey.WRITE_TXN_MARKERS: "write_txn_markers",
+    ApiKey.TXN_OFFSET_COMMIT: "txn_offset_commit",
 }
 CASES = [
     (api_key, direction, version)
@@ -180,6 +186,11 @@ EMPTY_RESPONSES: dict[ApiKey, ResponseValue] = {
     ApiKey.LIST_GROUPS: groups.ListGroupsResponse(0, ()),
     ApiKey.DELETE_GROUPS: groups.DeleteGroupsResponse(()),
     ApiKey.OFFSET_DELETE: groups.OffsetDeleteResponse(0, ()),
+    ApiKey.ADD_PARTITIONS_TO_TXN: transactions.AddPartitionsToTxnResponse(()),
+    ApiKey.ADD_OFFSETS_TO_TXN: transactions.AddOffsetsToTxnResponse(0),
+    ApiKey.END_TXN: transactions.EndTxnResponse(0),
+    ApiKey.WRITE_TXN_MARKERS: transactions.WriteTxnMarkersResponse(()),
+    ApiKey.TXN_OFFSET_COMMIT: transactions.TxnOffsetCommitResponse(()),
 }
 FEW = settings(
     max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
@@ -198,6 +209,13 @@ RENAMED = {
     "rebalance_timeout": "rebalance_timeout_ms",
     "retention_time": "retention_time_ms",
     "session_timeout": "session_timeout_ms",
+    "v3_and_below_transactional_id": "transactional_id",
+    "v3_and_below_producer_id": "producer_id",
+    "v3_and_below_producer_epoch": "producer_epoch",
+    "v3_and_below_topics": "topics",
+    "results_by_topic_v3_and_below": "results",
+    "results_by_partition": "results",
+    "partition_error_code": "error_code",
 }
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from controller.broker import coordinated_topic
 from controller.broker.groups import coordinator as coordinators
-from controller.broker.groups import store as stores
 from controller.broker.groups.coordinator import GroupCoordinator
 from controller.broker.groups.group import ConsumerGroup, GroupMember
 from controller.broker.groups.offsets_topic import CommittedOffset
-from controller.broker.groups.store import GroupStore, _Loading
+from controller.broker.groups.store import GroupStore, _GroupReading
 from controller.broker.request_context import Steps
 from controller.protocol.errors import ErrorCode
 from controller.protocol.groups import SyncGroupResponse
@@ -103,33 +103,33 @@ def same_assignment_to_all(patch: Patch) -> None:
 
 def offsets_lost_at_load(patch: Patch) -> None:
     """The next coordinator reads the groups, and none of their offsets."""
-    right = GroupStore._loaded
+    right = _GroupReading.entries
 
-    def without(self: GroupStore, coordinated: Any, loading: _Loading) -> None:
-        for offsets in loading.offsets.values():
+    def without(self: _GroupReading) -> Mapping[str, ConsumerGroup]:
+        for offsets in self.offsets.values():
             offsets.clear()
-        right(self, coordinated, loading)
+        return right(self)
 
-    patch.setattr(GroupStore, "_loaded", without)
+    patch.setattr(_GroupReading, "entries", without)
 
 
 def load_skips_the_last_batches(patch: Patch) -> None:
     """What the log holds at its end is not read."""
-    right = stores._records
-    patch.setattr(stores, "_records", lambda read: right(read)[:-3])
+    right = coordinated_topic._records
+    patch.setattr(coordinated_topic, "_records", lambda read: right(read)[:-3])
 
 
 def load_keeps_the_first(patch: Patch) -> None:
     """Of several commits to one partition the first that was read counts."""
-    right = _Loading.take
+    right = _GroupReading.take
 
-    def first_counts(self: _Loading, header: Any, records: Sequence[Any]) -> None:
+    def first_counts(self: _GroupReading, header: Any, records: Sequence[Any]) -> None:
         known = {group: dict(offsets) for group, offsets in self.offsets.items()}
         right(self, header, records)
         for group, offsets in known.items():
             self.offsets.setdefault(group, {}).update(offsets)
 
-    patch.setattr(_Loading, "take", first_counts)
+    patch.setattr(_GroupReading, "take", first_counts)
 
 
 def generation_not_written(patch: Patch) -> None:

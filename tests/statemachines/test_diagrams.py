@@ -15,6 +15,7 @@ from statemachines.log_segment import SEGMENT
 from statemachines.partition import PARTITION
 from statemachines.reassignment import REASSIGNMENT
 from statemachines.replica import REPLICA
+from statemachines.transaction import TRANSACTION
 
 DOCS = Path(__file__).parents[2] / "docs"
 IMAGES = DOCS / "images"
@@ -63,7 +64,10 @@ def test_boxes_keep_apart_and_within_the_picture(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "table"),
-    [(machine.name, table_text(machine)) for machine in (PARTITION, REPLICA, REASSIGNMENT, GROUP, SEGMENT)],
+    [
+        (machine.name, table_text(machine))
+        for machine in (PARTITION, REPLICA, REASSIGNMENT, GROUP, SEGMENT, TRANSACTION)
+    ],
 )
 def test_the_page_shows_the_picture_and_the_table(name: str, table: str) -> None:
     assert f"(images/{name}-machine.svg)" in PAGE

@@ -14,19 +14,21 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from transitions import Machine, MachineError
 
-from statemachines import group, log_segment, partition, reassignment, replica
+from statemachines import group, log_segment, partition, reassignment, replica, transaction
 from statemachines.group import GROUP
 from statemachines.log_segment import SEGMENT
 from statemachines.machine import CompiledMachine, InvalidTransition, compile_machine
 from statemachines.partition import PARTITION, PartitionState
 from statemachines.reassignment import REASSIGNMENT
 from statemachines.replica import REPLICA, ReplicaState
+from statemachines.transaction import TRANSACTION
 
 MACHINES: list[tuple[CompiledMachine[Any], Machine]] = [
     (PARTITION, partition.DECLARATION),
     (REPLICA, replica.DECLARATION),
     (REASSIGNMENT, reassignment.DECLARATION),
     (GROUP, group.DECLARATION),
+    (TRANSACTION, transaction.DECLARATION),
     (SEGMENT, log_segment.DECLARATION),
 ]
 EACH_MACHINE = pytest.mark.parametrize(("compiled", "declaration"), MACHINES, ids=lambda one: getattr(one, "name", ""))

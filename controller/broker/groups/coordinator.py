@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from controller.broker.groups.group import CONSUMER_PROTOCOL, ConsumerGroup, GroupMember, TopicPartition
 from controller.broker.groups.offsets_topic import CommittedOffset
-from controller.broker.groups.store import GroupStore
+from controller.broker.groups.store import GroupStore, ProducerIdAndEpoch
 from controller.broker.request_context import Steps
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
@@ -550,13 +550,39 @@ class GroupCoordinator:
         self._expect(group, member, member.session_timeout_ms)
         return None
 
-    def offsets(self, group_id: str) -> tuple[ErrorCode, Mapping[TopicPartition, CommittedOffset]]:
-        """What the group has committed."""
-        error = self._store.refusal(group_id, may_be_empty=True)
+    def commit_in_transaction(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        producer: ProducerIdAndEpoch,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        answer: Callable[[Errors], None],
+    ) -> Steps:
+        """Commit offsets that count once the producer's transaction has committed. `member_id` "" and a negative
+        generation are not checked."""
+        error = self._store.refusal(group_id)
+        if error is None:
+            group = self._store.add(group_id)
+            error = _transaction_refusal(group, member_id, instance_id, generation)
         if error is not None:
-            return error, {}
-        group = self._store.group(group_id)
-        return ErrorCode.NONE, {} if group is None else group.offsets
+            answer(dict.fromkeys(offsets, error))
+        else:
+            yield from self._store.store_offsets(group, offsets, answer, producer)
+
+    def end_transaction(self, index: int, producer_id: int, *, commits: bool) -> None:
+        """See GroupStore.end_transaction."""
+        self._store.end_transaction(index, producer_id, commits=commits)
+
+    def partition_of(self, group_id: str) -> int:
+        """The partition of __consumer_offsets that the group belongs to."""
+        return self._store.topic.index_of(group_id)
+
+    def offsets(self, group_id: str) -> tuple[ErrorCode, ConsumerGroup | None]:
+        """The group whose committed offsets are asked for. None without an error: it has committed none."""
+        error = self._store.refusal(group_id, may_be_empty=True)
+        return (error, None) if error is not None else (ErrorCode.NONE, self._store.group(group_id))
 
     def deletion_refusal(self, group_id: str) -> ErrorCode:
         """Why no offset of the group may be deleted; NONE if some may."""
@@ -597,15 +623,15 @@ class GroupCoordinator:
         """Delete the offsets that are kept no longer, and the groups that have nothing left."""
         retention_ms = self._settings.offsets_retention_minutes * 60_000
         wall_ms = self._clock.wall_ms()
-        for group in self._store.groups():
+        for group in self._store.topic.entries():
             self._store.delete_offsets(group, list(group.expired_offsets(wall_ms, retention_ms)))
 
     # Administration.
 
     def groups(self) -> tuple[ErrorCode, list[ConsumerGroup]]:
         """All groups that are coordinated here. The error says that some are being loaded."""
-        error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._store.is_loading else ErrorCode.NONE
-        return error, self._store.groups()
+        error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._store.topic.is_loading else ErrorCode.NONE
+        return error, self._store.topic.entries()
 
     def group(self, group_id: str) -> tuple[ErrorCode, ConsumerGroup | None]:
         """None without an error: there is no such group."""
@@ -643,6 +669,18 @@ class GroupCoordinator:
                 member.session.cancel()
             group.answer_join(member, join_error(member.id, ErrorCode.NOT_COORDINATOR))
             _answer_sync(member, sync_error(ErrorCode.NOT_COORDINATOR))
+
+
+def _transaction_refusal(
+    group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
+) -> ErrorCode | None:
+    if group.is_fenced(member_id, instance_id):
+        return ErrorCode.FENCED_INSTANCE_ID
+    if member_id != NO_MEMBER and member_id not in group.members:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if generation >= 0 and generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    return None
 
 
 def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.broker.groups.offsets_topic import CommittedOffset
@@ -78,6 +78,9 @@ class ConsumerGroup:
     unsynced: dict[str, None] = field(default_factory=dict)
     """Members of this generation that have not asked for their assignment."""
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    open_offsets: dict[int, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
+    """Offsets that transactions have committed which have not ended, by producer id. Those that are being written have
+    no place in the log yet (`appended_at` -1)."""
     commits: int = 0
     """How many commits are being written."""
     topics: frozenset[str] | None = None
@@ -303,6 +306,29 @@ class ConsumerGroup:
         known = self.offsets.get(key)
         if known is None or known.appended_at <= committed.appended_at:
             self.offsets[key] = committed
+
+    def is_unstable(self, key: TopicPartition) -> bool:
+        """Whether a transaction that has not ended has committed another offset."""
+        return any(key in offsets for offsets in self.open_offsets.values())
+
+    def commit_open(self, producer_id: int, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """A transaction commits these, if it commits."""
+        self.open_offsets.setdefault(producer_id, {}).update(offsets)
+
+    def drop_open(self, producer_id: int, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """These were not written, unless the transaction has sent others since."""
+        held = self.open_offsets.get(producer_id, {})
+        for key, committed in offsets.items():
+            if held.get(key) is committed:
+                del held[key]
+        if not held:
+            self.open_offsets.pop(producer_id, None)
+
+    def end_transaction(self, producer_id: int, *, commits: bool) -> None:
+        """The marker is in the log: what the transaction has committed counts, or is dropped."""
+        for key, committed in self.open_offsets.pop(producer_id, {}).items():
+            if commits and committed.appended_at >= 0:
+                self.commit(key, committed)
 
     def expired_offsets(self, now_ms: int, retention_ms: int) -> Iterator[TopicPartition]:
         """Yield the partitions whose offsets are kept no longer (KIP-211).

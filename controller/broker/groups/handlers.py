@@ -1,30 +1,15 @@
-"""The requests about consumer groups: from the fields of a request to the coordinator's call, and back.
-
-FindCoordinator names the leader of the group's partition of __consumer_offsets, and has the topic created if there is
-none. There are no transactions: who looks for their coordinator is refused, and the log says once whom.
-"""
+"""The requests about consumer groups: from the fields of a request to the coordinator's call, and back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from controller.broker.groups.coordinator import Errors, GroupCoordinator, JoiningClient, join_error
 from controller.broker.groups.group import ConsumerGroup, TopicPartition
-from controller.broker.groups.offsets_topic import OFFSETS_TOPIC, CommittedOffset
-from controller.broker.groups.store import GroupStore
-from controller.broker.metadata import MetadataCache
+from controller.broker.groups.offsets_topic import CommittedOffset
 from controller.broker.request_context import SLICE, Handler, RequestContext, Steps
-from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
-from controller.protocol.client import (
-    COORDINATOR_OF_GROUP,
-    COORDINATOR_OF_TRANSACTION,
-    CreatableTopic,
-    CreatableTopicConfig,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
 from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
 from controller.protocol.framing import joined
@@ -65,79 +50,15 @@ from controller.protocol.groups import (
 )
 from statemachines.group import Stable
 
-NO_TRANSACTIONS = "Transactions are not supported."
-NAMED_MAX = 1_000
-"""How many clients are remembered as named in the log; further ones are not named."""
 STATES_MAX = 1_000
 """States that a ListGroups request may name and have looked at. There are five."""
 PROTOCOLS_MAX = 1_000
 """Ways to assign that one member may name. Clients name one or two."""
+UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 _VERSION_WITH_NULLABLE_PROTOCOL = 7
 _VERSION_WITH_KNOWN_MEMBER_IDS = 4
 _VERSION_WITH_MEMBER_ERRORS = 3
 _VERSION_WITH_GROUP_ERROR = 2
-
-
-class CoordinatorFinder:
-    """`create(topic, then)` has the controller create a topic that is not there. `note` writes to the log."""
-
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        store: GroupStore,
-        metadata: MetadataCache,
-        create: Callable[[CreatableTopic], None],
-        note: Callable[[str, str], None],
-    ) -> None:
-        self._settings = settings
-        self._store = store
-        self._metadata = metadata
-        self._create = create
-        self._note = note
-        self._named: set[tuple[str | None, str]] = set()
-
-    def find(self, exchange: RequestContext, request: FindCoordinatorRequest) -> None:
-        if request.key_type == COORDINATOR_OF_GROUP:
-            exchange.answer(self._of_group(request.key, exchange.listener))
-        elif request.key_type == COORDINATOR_OF_TRANSACTION:
-            self._name(exchange.header.client_id, request.key)
-            # With COORDINATOR_NOT_AVAILABLE clients would look for it until their own timeout; this ends them at once.
-            exchange.answer(FindCoordinatorResponse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS))
-        else:
-            words = f"Key type {request.key_type}: expected 0 or 1."
-            exchange.answer(FindCoordinatorResponse(ErrorCode.INVALID_REQUEST, words))
-
-    def _of_group(self, group_id: str, listener: str) -> FindCoordinatorResponse:
-        snapshot = self._metadata.snapshot
-        partitions = snapshot.topics.get(OFFSETS_TOPIC)
-        if not partitions:
-            settings = self._settings
-            self._create(
-                CreatableTopic(
-                    OFFSETS_TOPIC,
-                    settings.offsets_topic_num_partitions,
-                    settings.offsets_topic_replication_factor,
-                    (),
-                    (
-                        CreatableTopicConfig("cleanup.policy", "compact"),
-                        CreatableTopicConfig("compression.type", "producer"),
-                        CreatableTopicConfig("segment.bytes", str(settings.offsets_topic_segment_bytes)),
-                    ),
-                )
-            )
-            words = f"The topic {OFFSETS_TOPIC} is being created."
-            return FindCoordinatorResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, words)
-        state = partitions.get(self._store.partition_of(group_id))
-        endpoint = None if state is None else snapshot.endpoint(state.leader, listener)
-        if state is None or endpoint is None:
-            return FindCoordinatorResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, "Its partition has no leader.")
-        return FindCoordinatorResponse(ErrorCode.NONE, None, state.leader, endpoint.host, endpoint.port)
-
-    def _name(self, client: str | None, key: str) -> None:
-        if (client, key) not in self._named and len(self._named) < NAMED_MAX:
-            self._named.add((client, key))
-            words = f"client {client!r} looks for the coordinator of transactional id {key!r}. {NO_TRANSACTIONS}"
-            self._note("warning", words)
 
 
 class GroupHandlers:
@@ -236,7 +157,8 @@ class GroupHandlers:
         )
 
     def _fetch(self, exchange: RequestContext, request: OffsetFetchRequest) -> Steps:
-        error, held = self._coordinator.offsets(request.group_id)
+        error, group = self._coordinator.offsets(request.group_id)
+        held: Mapping[TopicPartition, CommittedOffset] = {} if group is None else group.offsets
         # Up to version 1 a response has no error of its own: each partition has it.
         of_each = error if exchange.header.api_version < _VERSION_WITH_GROUP_ERROR else ErrorCode.NONE
         topics: dict[str, list[OffsetFetchPartitionResult]] = {}
@@ -245,9 +167,10 @@ class GroupHandlers:
             wanted = tuple(held) if request.topics is None else _named(request.topics)
         for number, (topic, index) in enumerate(wanted, 1):
             committed = held.get((topic, index))
+            unstable = request.require_stable and group is not None and group.is_unstable((topic, index))
             topics.setdefault(topic, []).append(
-                OffsetFetchPartitionResult(index, NO_OFFSET, "", of_each)
-                if committed is None
+                OffsetFetchPartitionResult(index, NO_OFFSET, "", UNSTABLE if unstable else of_each)
+                if committed is None or unstable
                 else OffsetFetchPartitionResult(
                     index, committed.offset, committed.metadata, of_each, committed.leader_epoch
                 )

@@ -8,84 +8,63 @@ the ISR has it. Source: Kafka 2.8's GroupMetadataManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+from controller.broker.coordinated_topic import (
+    NOT_AVAILABLE,
+    NOT_COORDINATOR,
+    TOO_LARGE,
+    CoordinatedPartition,
+    CoordinatedTopic,
+    KeyAndValue,
+    UnknownRecord,
+    batch_of,
+)
 from controller.broker.groups.group import ConsumerGroup, TopicPartition
 from controller.broker.groups.offsets_topic import (
     GROUP_VERSION,
     OFFSETS_TOPIC,
     CommittedOffset,
-    UnknownRecord,
     group_key,
     group_value,
     offset_key,
     offset_value,
-    partition_of,
     read_group,
     read_key,
     read_offset,
 )
 from controller.broker.metadata import MetadataCache
-from controller.broker.partition import Partition, Role
-from controller.broker.records.list_offsets import decompress
 from controller.broker.records.writes import ProduceHandler
-from controller.broker.request_context import SLICE, Drive, Job, JobLane, Steps
+from controller.broker.request_context import SLICE, Drive, Job, Steps
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
 from controller.protocol.errors import ErrorCode
 from controller.protocol.groups import OffsetCommitKey
-from controller.protocol.produce import (
-    ACKS_ALL,
-    ACKS_LEADER,
-    ProducePartition,
-    ProducePartitionResult,
-    ProduceRequest,
-    ProduceResponse,
-    ProduceTopic,
-)
-from controller.storage import PartitionLog, StorageError
-from controller.storage.batches import HEADER_BYTES, BatchHeader, Record, decode_records, encode_batch, headers_of
-from controller.storage.errors import CorruptBatch
+from controller.protocol.produce import ACKS_ALL, ACKS_LEADER, ProducePartitionResult
+from controller.storage.batches import BatchHeader, Record
+from controller.storage.transactions import TRANSACTIONAL, marker_in
 from statemachines.group import Dead, Empty
 
-PRODUCE_VERSION = 8
-_NOT_AVAILABLE = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    }
-)
-_NOT_COORDINATOR = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR})
-_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE})
-_COMMIT_COMMITTED = b"\x00\x00\x00\x01"
-"""The key of a control record that commits a transaction: version 0, type 1."""
-
-
-@dataclass(slots=True, eq=False)
-class CoordinatedPartition:
-    """A partition of __consumer_offsets that this broker leads. Until it `is_loaded` its groups are not known."""
-
-    index: int
-    groups: dict[str, ConsumerGroup] = field(default_factory=dict)
-    is_loaded: bool = False
+ProducerIdAndEpoch = tuple[int, int]
 
 
 @dataclass(slots=True)
-class _Loading:
+class _GroupReading:
     """What the records read so far say. `open`: offsets of transactions that have not ended, by producer id."""
 
+    now_ms: int
+    damaged: list[str] = field(default_factory=list)
     groups: dict[str, ConsumerGroup] = field(default_factory=dict)
     offsets: dict[str, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
     open: dict[int, list[tuple[str, TopicPartition, CommittedOffset | None]]] = field(default_factory=dict)
-    damaged: list[str] = field(default_factory=list)
 
     def take(self, header: BatchHeader, records: Sequence[Record]) -> None:
         if header.is_control:
             ended = self.open.pop(header.producer_id, ())
-            if records and records[0].key == _COMMIT_COMMITTED:
+            marker = marker_in(records)
+            if marker is not None and marker.commits:
                 for group, key, committed in ended:
                     self._offset(group, key, committed)
             return
@@ -116,6 +95,19 @@ class _Loading:
         else:
             offsets[key] = committed
 
+    def entries(self) -> Mapping[str, ConsumerGroup]:
+        for group_id, offsets in self.offsets.items():
+            if offsets:
+                self._group(group_id).offsets = offsets
+        for producer_id, commits in self.open.items():
+            for group_id, key, committed in commits:
+                if committed is not None:
+                    self._group(group_id).commit_open(producer_id, {key: committed})
+        return self.groups
+
+    def _group(self, group_id: str) -> ConsumerGroup:
+        return self.groups.setdefault(group_id, ConsumerGroup(group_id, since_ms=self.now_ms))
+
 
 class GroupStore:
     """`of_loads` and `of_unloads` are called with each group that this broker begins, or ceases, to coordinate."""
@@ -130,46 +122,47 @@ class GroupStore:
         note: Callable[[str, str], None],
     ) -> None:
         self._settings = settings
-        self._metadata = metadata
-        self._produce = produce
         self._clock = clock
-        self._drive = drive
         self._note = note
-        self._partitions: dict[int, CoordinatedPartition] = {}
         self._group_version = 2 if settings.inter_broker_protocol.startswith("2.2") else GROUP_VERSION
         self.of_loads: list[Callable[[ConsumerGroup], None]] = []
         self.of_unloads: list[Callable[[ConsumerGroup], None]] = []
+        self._open: dict[int, dict[int, dict[str, None]]] = {}
+        """The groups with offsets of transactions that have not ended, by partition and producer id."""
+        self.topic = CoordinatedTopic[ConsumerGroup](
+            OFFSETS_TOPIC,
+            "groups",
+            settings.offsets_topic_num_partitions,
+            settings.offsets_load_buffer_size,
+            metadata,
+            produce,
+            clock,
+            drive,
+            note,
+            lambda: _GroupReading(clock.wall_ms()),
+            self._loaded,
+            self._unloaded,
+        )
 
     # Which groups.
-
-    def partition_of(self, group_id: str) -> int:
-        """The partition of __consumer_offsets that the group belongs to."""
-        known = self._metadata.snapshot.topics.get(OFFSETS_TOPIC)
-        return partition_of(group_id, len(known) if known else self._settings.offsets_topic_num_partitions)
 
     def refusal(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode | None:
         """Why a request about this group can't be answered here; None if it can."""
         if not group_id and not may_be_empty:
             return ErrorCode.INVALID_GROUP_ID
-        partition = self._partitions.get(self.partition_of(group_id))
-        if partition is None:
-            return ErrorCode.NOT_COORDINATOR
-        return None if partition.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-
-    @property
-    def is_loading(self) -> bool:
-        return any(not partition.is_loaded for partition in self._partitions.values())
+        return self.topic.refusal(group_id)
 
     def group(self, group_id: str) -> ConsumerGroup | None:
-        return self._partitions[self.partition_of(group_id)].groups.get(group_id)
+        return self._groups_with(group_id).get(group_id)
 
     def add(self, group_id: str) -> ConsumerGroup:
         """A new group, or the one that there is."""
-        groups = self._partitions[self.partition_of(group_id)].groups
-        return groups.setdefault(group_id, ConsumerGroup(group_id, since_ms=self._clock.wall_ms()))
+        return self._groups_with(group_id).setdefault(group_id, ConsumerGroup(group_id, since_ms=self._clock.wall_ms()))
 
-    def groups(self) -> list[ConsumerGroup]:
-        return [group for partition in self._partitions.values() for group in partition.groups.values()]
+    def _groups_with(self, group_id: str) -> dict[str, ConsumerGroup]:
+        partition = self.topic.partition(group_id)
+        assert partition is not None
+        return partition.entries
 
     # Writing.
 
@@ -181,34 +174,40 @@ class GroupStore:
 
         def appended(result: ProducePartitionResult) -> None:
             error = ErrorCode(result.error_code)
-            if error in _NOT_AVAILABLE:
+            if error in NOT_AVAILABLE:
                 error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            elif error in _NOT_COORDINATOR:
+            elif error in NOT_COORDINATOR:
                 error = ErrorCode.NOT_COORDINATOR
             elif error is ErrorCode.REQUEST_TIMED_OUT:
                 error = ErrorCode.REBALANCE_IN_PROGRESS
-            elif error in _TOO_LARGE:
+            elif error in TOO_LARGE:
                 self._note("error", f"group {group.id} can't be written: {error.name} ({len(record[1])} bytes)")
                 error = ErrorCode.UNKNOWN_SERVER_ERROR
             then(error)
 
-        self._append(self.partition_of(group.id), [record], ACKS_ALL, appended)
+        self._append(self.topic.index_of(group.id), [record], ACKS_ALL, appended)
 
     def store_offsets(
         self,
         group: ConsumerGroup,
         offsets: Mapping[TopicPartition, CommittedOffset],
         answer: Callable[[Mapping[TopicPartition, ErrorCode]], None],
+        producer: ProducerIdAndEpoch | None = None,
     ) -> Steps:
-        """Write committed offsets, all in one batch. `answer`: the error of each."""
+        """Write committed offsets, all in one batch. `answer`: the error of each. `producer`: they count once its
+        transaction has committed."""
         limit = self._settings.offset_metadata_max_bytes
         errors = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
         kept = {key: committed for key, committed in offsets.items() if len(committed.metadata) <= limit}
         if not kept:
             answer(errors)
             return
+        index = self.topic.index_of(group.id)
         group.commits += 1
-        records: list[tuple[bytes, bytes | None]] = []
+        if producer is not None:
+            group.commit_open(producer[0], kept)
+            self._note_open(index, producer[0], group.id)
+        records: list[KeyAndValue] = []
         for key, committed in kept.items():
             records.append((offset_key(group.id, *key), offset_value(committed)))
             if len(records) % SLICE == 0:
@@ -217,20 +216,24 @@ class GroupStore:
         def appended(result: ProducePartitionResult) -> None:
             group.commits -= 1
             error = ErrorCode(result.error_code)
+            if producer is not None and group.state is not Dead:
+                _appended_open(group, producer[0], kept, result.base_offset if error is ErrorCode.NONE else None)
             if error is ErrorCode.NONE and group.state is not Dead:
-                for (topic, index), committed in kept.items():
-                    group.commit((topic, index), _at(committed, result.base_offset))
-            elif error in _NOT_AVAILABLE:
+                if producer is None:
+                    for key, committed in kept.items():
+                        group.commit(key, _at(committed, result.base_offset))
+            elif error in NOT_AVAILABLE:
                 error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            elif error in _NOT_COORDINATOR:
+            elif error in NOT_COORDINATOR:
                 error = ErrorCode.NOT_COORDINATOR
-            elif error in _TOO_LARGE:
+            elif error in TOO_LARGE:
                 error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
             answer(errors | dict.fromkeys(kept, error))
 
-        make = partial(_batch, records, self._clock.wall_ms())
+        attributes = 0 if producer is None else TRANSACTIONAL
+        make = partial(batch_of, records, self._clock.wall_ms(), attributes, producer)
         batch = make() if len(records) <= SLICE else (yield Job(make))
-        self._append_batch(self.partition_of(group.id), batch, ACKS_ALL, appended)
+        self._append_batch(index, batch, ACKS_ALL, appended)
 
     def delete_offsets(
         self,
@@ -242,143 +245,78 @@ class GroupStore:
     ) -> None:
         """Forget these offsets, and the group if it is empty and has none left. Records without a value say so; if they
         are lost, the same follows from what is left when it is read again."""
-        records: list[tuple[bytes, bytes | None]] = []
+        records: list[KeyAndValue] = []
         for key in keys:
             if group.offsets.pop(key, None) is not None:
                 records.append((offset_key(group.id, *key), None))
-        is_idle = group.state is Empty and not group.pending and not keep_group
+        is_idle = group.state is Empty and not group.pending and not keep_group and not group.open_offsets
         if is_idle and not group.offsets and (with_group or not group.commits):
             group.move(Dead, self._clock.wall_ms())
-            self._partitions[self.partition_of(group.id)].groups.pop(group.id, None)
+            self._groups_with(group.id).pop(group.id, None)
             if group.generation > 0:
                 records.append((group_key(group.id), None))
         if records:
-            self._append(self.partition_of(group.id), records, ACKS_LEADER, lambda _result: None)
+            self._append(self.topic.index_of(group.id), records, ACKS_LEADER, lambda _result: None)
 
     def _append(
         self,
         index: int,
-        records: Sequence[tuple[bytes, bytes | None]],
+        records: Sequence[KeyAndValue],
         acks: int,
         then: Callable[[ProducePartitionResult], None],
     ) -> None:
-        self._append_batch(index, _batch(records, self._clock.wall_ms()), acks, then)
+        self._append_batch(index, batch_of(records, self._clock.wall_ms()), acks, then)
 
     def _append_batch(
         self, index: int, batch: bytes, acks: int, then: Callable[[ProducePartitionResult], None]
     ) -> None:
-        request = ProduceRequest(
-            acks,
-            self._settings.offsets_commit_timeout_ms,
-            (ProduceTopic(OFFSETS_TOPIC, (ProducePartition(index, batch),)),),
-        )
+        self.topic.append(index, batch, acks, self._settings.offsets_commit_timeout_ms, then)
 
-        def answered(response: ProduceResponse) -> None:
-            then(response.responses[0].partition_responses[0])
+    # Transactions.
 
-        self._drive(self._produce.handle(request, PRODUCE_VERSION, answered, internal=True))
+    def end_transaction(self, index: int, producer_id: int, *, commits: bool) -> None:
+        """The marker of a transaction is in a partition of the topic, and replicated."""
+        partition = self.topic.at(index)
+        groups = self._open.get(index, {}).pop(producer_id, {})
+        for group_id in groups:
+            group = None if partition is None else partition.entries.get(group_id)
+            if group is not None:
+                group.end_transaction(producer_id, commits=commits)
 
-    # Reading, when this broker comes to lead a partition.
+    def _note_open(self, index: int, producer_id: int, group_id: str) -> None:
+        self._open.setdefault(index, {}).setdefault(producer_id, {})[group_id] = None
 
-    def roles_taken(self, partitions: Sequence[Partition]) -> None:
-        for partition in partitions:
-            if partition.topic != OFFSETS_TOPIC:
-                continue
-            if partition.role is not Role.LEADER:
-                self._unload(partition.index)
-            elif partition.index not in self._partitions:
-                coordinated = self._partitions[partition.index] = CoordinatedPartition(partition.index)
-                self._clock.call_later(0.0, partial(self._begin_load, coordinated, partition))
+    # This broker begins, or ceases, to coordinate.
 
-    def stopped(self, partitions: Sequence[Partition]) -> None:
-        for partition in partitions:
-            if partition.topic == OFFSETS_TOPIC:
-                self._unload(partition.index)
-
-    def _unload(self, index: int) -> None:
-        coordinated = self._partitions.pop(index, None)
-        if coordinated is None:
-            return
-        for group in coordinated.groups.values():
-            for unloaded in self.of_unloads:
-                unloaded(group)
-
-    def _begin_load(self, coordinated: CoordinatedPartition, partition: Partition) -> None:
-        log = partition.log
-        if log is not None and self._partitions.get(coordinated.index) is coordinated:
-            self._drive(self._load(coordinated, log))
-
-    def _load(self, coordinated: CoordinatedPartition, log: PartitionLog) -> Steps:
-        """In slices, and away from the broker's thread where there is much to read. Given up when the lead is lost."""
-        loading = _Loading()
-        offset, end = log.log_start_offset, log.log_end_offset
-        began_ms = self._clock.now_ms()
-        where = f"{OFFSETS_TOPIC}-{coordinated.index}"
-        try:
-            while offset < end:
-                found = log.read(offset, self._settings.offsets_load_buffer_size, end)
-                read: list[tuple[BatchHeader, list[Record]]] = yield Job(partial(_records, found.read), JobLane.RECORDS)
-                if self._partitions.get(coordinated.index) is not coordinated:
-                    return
-                if not read:
-                    break
-                for header, records in read:
-                    loading.take(header, records)
-                offset = read[-1][0].next_offset
-        except StorageError as error:
-            self._note("error", f"{where}: the groups after offset {offset} can't be read: {error}")
-        self._loaded(coordinated, loading)
-        for problem in loading.damaged[:10]:
-            self._note("error", f"{where}, {problem}: it is passed over")
-        took_ms = self._clock.now_ms() - began_ms
-        self._note("info", f"{where}: {len(coordinated.groups)} groups were read in {took_ms:.0f} ms")
-
-    def _loaded(self, coordinated: CoordinatedPartition, loading: _Loading) -> None:
-        for group_id, offsets in loading.offsets.items():
-            if offsets and group_id not in loading.groups:
-                loading.groups[group_id] = ConsumerGroup(group_id, since_ms=self._clock.wall_ms())
-        for group_id, group in loading.groups.items():
-            group.offsets = loading.offsets.get(group_id, {})
-            coordinated.groups[group_id] = group
-        coordinated.is_loaded = True
-        for group in tuple(coordinated.groups.values()):
+    def _loaded(self, partition: CoordinatedPartition[ConsumerGroup]) -> None:
+        for group in tuple(partition.entries.values()):
+            for producer_id in group.open_offsets:
+                self._note_open(partition.index, producer_id, group.id)
             for loaded in self.of_loads:
                 loaded(group)
 
-
-def _batch(records: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> bytes:
-    return encode_batch([Record(number, now_ms, key, value) for number, (key, value) in enumerate(records)])
+    def _unloaded(self, partition: CoordinatedPartition[ConsumerGroup]) -> None:
+        self._open.pop(partition.index, None)
+        for group in partition.entries.values():
+            for unloaded in self.of_unloads:
+                unloaded(group)
 
 
 def _at(committed: CommittedOffset, appended_at: int) -> CommittedOffset:
-    return CommittedOffset(
-        committed.offset,
-        committed.leader_epoch,
-        committed.metadata,
-        committed.committed_ms,
-        committed.expires_ms,
-        appended_at,
-    )
+    return replace(committed, appended_at=appended_at)
 
 
-def _records(read: Callable[[], bytes]) -> list[tuple[BatchHeader, list[Record]]]:
-    """The records of the batches. A batch whose compression is damaged has none."""
-    data = memoryview(read())
-    found = []
-    for header, payload in _batches(data):
-        plain: memoryview | bytes | None = payload
-        if header.codec:
-            plain = decompress(header.codec, bytes(payload))
-        try:
-            found.append((header, [] if plain is None else list(decode_records(header, plain))))
-        except CorruptBatch:
-            found.append((header, []))
-    return found
-
-
-def _batches(data: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
-    position = 0
-    for header in headers_of(data):
-        end = position + header.size_bytes
-        yield header, data[position + HEADER_BYTES : end]
-        position = end
+def _appended_open(
+    group: ConsumerGroup,
+    producer_id: int,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    appended_at: int | None,
+) -> None:
+    """Offsets of a transaction are written; None: they are not."""
+    held = group.open_offsets.get(producer_id, {})
+    if appended_at is None:
+        group.drop_open(producer_id, offsets)
+        return
+    for key, committed in offsets.items():
+        if held.get(key) is committed:  # else the transaction has ended, or sent another
+            held[key] = _at(committed, appended_at)

@@ -1,0 +1,288 @@
+"""What coordinators share: state that lasts in an internal topic, whose partitions' leaders coordinate what belongs to
+them.
+
+A key (a group, a transactional id) belongs to one partition of the topic, and who leads the partition coordinates it.
+When a broker becomes the leader it reads the partition from its beginning, and until it has, it answers
+COORDINATOR_LOAD_IN_PROGRESS; when it ceases to lead, it forgets what it read. What changes is appended as a client's
+records with acks=all are, and counts once every member of the ISR has it. Keys and values of records begin with their
+version. Source: Kafka 2.8's GroupMetadataManager and TransactionStateManager.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+from controller.broker.metadata import MetadataCache
+from controller.broker.partition import Partition, Role
+from controller.broker.records.list_offsets import decompress
+from controller.broker.records.writes import ProduceHandler
+from controller.broker.request_context import Drive, Job, JobLane, Steps
+from controller.clock import Clock
+from controller.protocol.compiler import layout
+from controller.protocol.errors import ErrorCode, MalformedFrame
+from controller.protocol.produce import (
+    ProducePartition,
+    ProducePartitionResult,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
+from controller.protocol.schema import RequestValue
+from controller.storage import PartitionLog, StorageError
+from controller.storage.batches import HEADER_BYTES, BatchHeader, Record, decode_records, encode_batch, headers_of
+from controller.storage.errors import CorruptBatch
+from controller.storage.transactions import Origin
+
+PRODUCE_VERSION = 8
+NOT_AVAILABLE = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    }
+)
+NOT_COORDINATOR = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR})
+TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE})
+DAMAGED_NAMED = 10
+"""How many of a partition's records that can't be read are named in the log."""
+_VERSION = struct.Struct(">h")
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+KeyAndValue = tuple[bytes, bytes | None]
+
+
+class UnknownRecord(ValueError):
+    """A record of an internal topic that can't be read: says which, and why."""
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """The partition that a group or a transactional id belongs to: Java's hash of its name, modulo their number."""
+    value = 0
+    units = key.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8) + low) & 0xFFFFFFFF
+    signed = value - (1 << 32) if value >= 1 << 31 else value
+    return (0 if signed == -(1 << 31) else abs(signed)) % partitions
+
+
+def written(value: RequestValue, version: int) -> bytes:
+    """The bytes of a record's key or value."""
+    return _VERSION.pack(version) + layout(value.message, version).write(value)
+
+
+def version_of(data: bytes, what: str) -> int:
+    """Raises UnknownRecord."""
+    if len(data) < _VERSION.size:
+        raise UnknownRecord(f"{what} of {len(data)} bytes: expected a version")
+    version: int = _VERSION.unpack_from(data)[0]
+    return version
+
+
+def read_versioned(kind: type[RequestValue], data: bytes, what: str) -> RequestValue:
+    """Raises UnknownRecord."""
+    message = kind.message
+    version = version_of(data, what)
+    if not message.first <= version <= message.last:
+        raise UnknownRecord(f"{what} of version {version}: expected {message.first} to {message.last}")
+    try:
+        value: RequestValue = layout(message, version).read(data, _VERSION.size, rest_allowed=True)
+    except MalformedFrame as error:
+        raise UnknownRecord(f"{what}: {error}") from None
+    return value
+
+
+def batch_of(
+    records: Sequence[KeyAndValue], now_ms: int, attributes: int = 0, producer: tuple[int, int] | None = None
+) -> bytes:
+    """`producer`: the id and epoch of the one whose transaction it belongs to."""
+    entries = [Record(number, now_ms, key, value) for number, (key, value) in enumerate(records)]
+    if producer is None:
+        return encode_batch(entries, attributes=attributes)
+    return encode_batch(
+        entries, attributes=attributes, producer_id=producer[0], producer_epoch=producer[1], base_sequence=0
+    )
+
+
+@dataclass(slots=True, eq=False)
+class CoordinatedPartition(Generic[T]):
+    """A partition of the topic that this broker leads. Until it `is_loaded`, its `entries` are not known.
+    `epoch`: its leader epoch when this broker came to lead it."""
+
+    index: int
+    epoch: int
+    entries: dict[str, T] = field(default_factory=dict)
+    is_loaded: bool = False
+
+
+class Reading(Protocol[T_co]):
+    """What the records read so far say. `damaged`: what could not be read, for the log."""
+
+    damaged: list[str]
+
+    def take(self, header: BatchHeader, records: Sequence[Record]) -> None: ...
+
+    def entries(self) -> Mapping[str, T_co]:
+        """What they say, once all are read."""
+
+
+class CoordinatedTopic(Generic[T]):
+    """`partitions`: how many the topic is created with. `reading` begins to read a partition. `loaded` and `unloaded`
+    are called with each partition whose entries this broker begins, or ceases, to coordinate. `what`: what its entries
+    are called in the log."""
+
+    def __init__(
+        self,
+        name: str,
+        what: str,
+        partitions: int,
+        load_bytes: int,
+        metadata: MetadataCache,
+        produce: ProduceHandler,
+        clock: Clock,
+        drive: Drive,
+        note: Callable[[str, str], None],
+        reading: Callable[[], Reading[T]],
+        loaded: Callable[[CoordinatedPartition[T]], None],
+        unloaded: Callable[[CoordinatedPartition[T]], None],
+    ) -> None:
+        self.name = name
+        self._what = what
+        self._default_partitions = partitions
+        self._load_bytes = load_bytes
+        self._metadata = metadata
+        self._produce = produce
+        self._clock = clock
+        self.drive = drive
+        self._note = note
+        self._reading = reading
+        self._on_loaded = loaded
+        self._on_unloaded = unloaded
+        self._partitions: dict[int, CoordinatedPartition[T]] = {}
+
+    # Which entries.
+
+    def index_of(self, key: str) -> int:
+        """The partition that the key belongs to."""
+        known = self._metadata.snapshot.topics.get(self.name)
+        return partition_of(key, len(known) if known else self._default_partitions)
+
+    def partition(self, key: str) -> CoordinatedPartition[T] | None:
+        return self._partitions.get(self.index_of(key))
+
+    def at(self, index: int) -> CoordinatedPartition[T] | None:
+        return self._partitions.get(index)
+
+    def refusal(self, key: str) -> ErrorCode | None:
+        """Why a request about this key can't be answered here; None if it can."""
+        partition = self.partition(key)
+        if partition is None:
+            return ErrorCode.NOT_COORDINATOR
+        return None if partition.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    @property
+    def is_loading(self) -> bool:
+        return any(not partition.is_loaded for partition in self._partitions.values())
+
+    def partitions(self) -> list[CoordinatedPartition[T]]:
+        """Those that this broker leads."""
+        return list(self._partitions.values())
+
+    def entries(self) -> list[T]:
+        return [entry for partition in self._partitions.values() for entry in partition.entries.values()]
+
+    # Writing.
+
+    def append(
+        self, index: int, batch: bytes, acks: int, timeout_ms: int, then: Callable[[ProducePartitionResult], None]
+    ) -> None:
+        """Append one batch to a partition of the topic. `then` is called once."""
+        partition = ProducePartition(index, batch)
+        request = ProduceRequest(acks, timeout_ms, (ProduceTopic(self.name, (partition,)),))
+
+        def answered(response: ProduceResponse) -> None:
+            then(response.responses[0].partition_responses[0])
+
+        self.drive(self._produce.handle(request, PRODUCE_VERSION, answered, origin=Origin.COORDINATOR))
+
+    # Reading, when this broker comes to lead a partition.
+
+    def roles_taken(self, partitions: Sequence[Partition]) -> None:
+        for partition in partitions:
+            if partition.topic != self.name:
+                continue
+            if partition.role is not Role.LEADER:
+                self._unload(partition.index)
+            elif partition.index not in self._partitions:
+                coordinated = CoordinatedPartition[T](partition.index, partition.leader_epoch)
+                self._partitions[partition.index] = coordinated
+                self._clock.call_later(0.0, partial(self._begin_load, coordinated, partition))
+
+    def stopped(self, partitions: Sequence[Partition]) -> None:
+        for partition in partitions:
+            if partition.topic == self.name:
+                self._unload(partition.index)
+
+    def _unload(self, index: int) -> None:
+        coordinated = self._partitions.pop(index, None)
+        if coordinated is not None:
+            self._on_unloaded(coordinated)
+
+    def _begin_load(self, coordinated: CoordinatedPartition[T], partition: Partition) -> None:
+        log = partition.log
+        if log is not None and self._partitions.get(coordinated.index) is coordinated:
+            self.drive(self._load(coordinated, log))
+
+    def _load(self, coordinated: CoordinatedPartition[T], log: PartitionLog) -> Steps:
+        """In slices, and away from the broker's thread where there is much to read. Given up when the lead is lost."""
+        reading = self._reading()
+        offset, end = log.log_start_offset, log.log_end_offset
+        began_ms = self._clock.now_ms()
+        where = f"{self.name}-{coordinated.index}"
+        try:
+            while offset < end:
+                found = log.read(offset, self._load_bytes, end)
+                read: list[tuple[BatchHeader, list[Record]]] = yield Job(partial(_records, found.read), JobLane.RECORDS)
+                if self._partitions.get(coordinated.index) is not coordinated:
+                    return
+                if not read:
+                    break
+                for header, records in read:
+                    reading.take(header, records)
+                offset = read[-1][0].next_offset
+        except StorageError as error:
+            self._note("error", f"{where}: the {self._what} after offset {offset} can't be read: {error}")
+        coordinated.entries.update(reading.entries())
+        coordinated.is_loaded = True
+        self._on_loaded(coordinated)
+        for problem in reading.damaged[:DAMAGED_NAMED]:
+            self._note("error", f"{where}, {problem}: it is passed over")
+        took_ms = self._clock.now_ms() - began_ms
+        self._note("info", f"{where}: {len(coordinated.entries)} {self._what} were read in {took_ms:.0f} ms")
+
+
+def _records(read: Callable[[], bytes]) -> list[tuple[BatchHeader, list[Record]]]:
+    """The records of the batches. A batch whose compression is damaged has none."""
+    data = memoryview(read())
+    found = []
+    for header, payload in _batches(data):
+        plain: memoryview | bytes | None = payload
+        if header.codec:
+            plain = decompress(header.codec, bytes(payload))
+        try:
+            found.append((header, [] if plain is None else list(decode_records(header, plain))))
+        except CorruptBatch:
+            found.append((header, []))
+    return found
+
+
+def _batches(data: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
+    position = 0
+    for header in headers_of(data):
+        end = position + header.size_bytes
+        yield header, data[position + HEADER_BYTES : end]
+        position = end

@@ -1,0 +1,1 @@
+"""Transactions: their coordinator, what it keeps in __transaction_state, and the markers that end them."""
