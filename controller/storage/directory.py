@@ -34,6 +34,8 @@ from controller.storage.errors import CorruptLog, LogOffline, OutOfResources
 from controller.storage.log import PartitionLog
 from controller.storage.recovery import NEW, LogCheckpoint
 from controller.storage.settings import LogSettings
+from controller.storage.tiered_log import TieredLog
+from controller.storage.tiers import HddStore, LogTiers, retire_on_hdds
 
 _NOT_A_PARTITIONS = frozenset((errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR))
 DELETED = "-delete"
@@ -66,7 +68,7 @@ class LogDirectory:
 
     `settings_of` returns a topic's settings, `now_ms` wall time. `on_failure` is called once, with the OSError or
     CorruptLog, when the directory goes offline. `unusable`: why the directory must not be used. `producers_added`: as
-    for each log.
+    for each log. `stores`: the HDDs of logs on two tiers, if this directory is on an SSD.
     """
 
     def __init__(
@@ -78,8 +80,10 @@ class LogDirectory:
         on_failure: Callable[[Exception], None] | None = None,
         unusable: OSError | None = None,
         producers_added: Callable[[int], None] | None = None,
+        stores: Sequence[HddStore] = (),
     ) -> None:
         self.path = path
+        self.stores = stores
         self._producers_added = producers_added
         self.health = Health(path, on_failure)
         self.logs: dict[TopicPartition, PartitionLog] = {}
@@ -131,7 +135,7 @@ class LogDirectory:
             elif partition is not None and self.health.cause is None:
                 flushed = (recovery_points or {}).get(partition, 0)
                 known = LogCheckpoint(flushed, start_offsets.get(partition, 0), self.was_clean)
-                self.logs[partition] = self._open(partition, self._directory(partition), known)
+                self._load_log(partition, known)
         self._miss(recovery_points or {})
         self.purge_deleted()
         if CLEAN_SHUTDOWN in names:
@@ -146,16 +150,43 @@ class LogDirectory:
                 missing = f"{self._directory(partition)} is missing, though offsets up to {flushed} were flushed"
                 self.health.warn(missing)
 
-    def _open(self, partition: TopicPartition, directory: str, known: LogCheckpoint) -> PartitionLog:
-        return PartitionLog(
+    def _load_log(self, partition: TopicPartition, known: LogCheckpoint) -> None:
+        """One that needs an HDD which is offline is left alone: its replica is offline, and the others serve."""
+        try:
+            self.logs[partition] = self._open(partition, self._settings_of(partition[0]), known, self.health)
+        except LogOffline as offline:
+            if not self.stores or self.health.cause is not None:
+                raise
+            self.health.warn(f"{self._directory(partition)} is not opened: {offline.cause}")
+            if all(store.is_online for store in self.stores):
+                self._set_aside(partition)
+
+    def as_store(self) -> HddStore:
+        """This directory, on an HDD, for logs that have their home on an SSD."""
+        return HddStore(self._disk, self.path, self.health)
+
+    def _set_aside(self, partition: TopicPartition) -> None:
+        """The files of a log that lacks a part for good, under another name: its replica begins anew."""
+        home = self._directory(partition)
+        retire_on_hdds(self.stores, home, f".{self._now_ms():032x}{STRAY}")
+        self._disk.rename(home, f"{home}.{self._now_ms():032x}{STRAY}")
+        self._disk.sync_names(self.path)
+
+    def _open(
+        self, partition: TopicPartition, settings: LogSettings, known: LogCheckpoint, health: Health | None
+    ) -> PartitionLog:
+        open_log: type[PartitionLog] = TieredLog if self.stores else PartitionLog
+        directory = self._directory(partition)
+        return open_log(
             self._disk,
             directory,
-            self._settings_of(partition[0]),
+            settings,
             self._now_ms,
             known=known,
-            health=self.health,
+            health=health,
             keep_recovery_point=self._keep_recovery_points,
             producers_added=self._producers_added,
+            tiers=LogTiers(self._disk, directory, self.stores) if self.stores else None,
         )
 
     def _directory(self, partition: TopicPartition) -> str:
@@ -219,15 +250,7 @@ class LogDirectory:
         self._disk.make_directory(directory)
         if topic_id != NO_TOPIC_ID:
             self._disk.replace(f"{directory}/{PARTITION_METADATA}", encode_topic_id(topic_id), durable=False)
-        return PartitionLog(
-            self._disk,
-            directory,
-            settings,
-            self._now_ms,
-            known=NEW,
-            keep_recovery_point=self._keep_recovery_points,
-            producers_added=self._producers_added,
-        )
+        return self._open(partition, settings, NEW, None)
 
     @on_disk
     def adopt(self, made: Made) -> None:
@@ -260,7 +283,10 @@ class LogDirectory:
             self.write_high_watermarks({one: at for one, at in self.high_watermarks.items() if one not in logs})
             for partition in partitions:
                 directory = self._directory(partition)
-                self._disk.rename(directory, f"{directory}.{self._now_ms():032x}{suffix}")
+                ending = f".{self._now_ms():032x}{suffix}"
+                # The HDDs first: what they keep of a log that is gone would have no one to claim it.
+                retire_on_hdds(self.stores, directory, ending)
+                self._disk.rename(directory, f"{directory}{ending}")
                 logs.pop(partition).abandon()
         except OutOfResources:
             self.logs.update(logs)  # they are still here, and can be asked for again

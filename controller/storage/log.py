@@ -45,6 +45,7 @@ from controller.storage.producer_states import (
 from controller.storage.recovery import LogCheckpoint, open_files
 from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, segment_path
 from controller.storage.settings import UNLIMITED, LogSettings
+from controller.storage.tiers import LogTiers
 from controller.storage.transactions import AbortedRange, Marker, Origin, aborted_between, markers_in
 
 
@@ -275,7 +276,9 @@ class PartitionLog:
         "log_start_offset",
         "recovery_point",
         "settings",
+        "tiers",
         "topic_id",
+        "unavailable",
     )
 
     def __init__(
@@ -289,8 +292,11 @@ class PartitionLog:
         health: Health | None = None,
         keep_recovery_point: Callable[[], None] | None = None,
         producers_added: Callable[[int], None] | None = None,
+        tiers: LogTiers | None = None,
     ) -> None:
         self.directory = directory
+        self.tiers = tiers
+        """Of a log on two tiers (`TieredLog`); None for any other."""
         self._producers_added = producers_added or _not_counted
         self.settings = settings
         self.health = health or Health(directory)
@@ -302,7 +308,8 @@ class PartitionLog:
     @on_disk
     def _open(self, known: LogCheckpoint) -> None:
         now_ms = self._now_ms()
-        opened = open_files(self._disk, self.directory, self.settings, known, now_ms, self.health.warn)
+        opened = open_files(self._disk, self.directory, self.settings, known, now_ms, self.health.warn, self.tiers)
+        self.unavailable = opened.unavailable
         self._held: list[Segment] | None = opened.segments
         """None while there is one without a batch, which is opened when something is done with it: of a broker's many
         logs most lie idle."""
@@ -318,7 +325,7 @@ class PartitionLog:
         self.last_flush_ms = now_ms
         self._new_names = False
         self._write_epochs()
-        if self.is_bare:
+        if self.is_bare and self._active.store is None:
             self._active.close()
             self._held = None
 
@@ -449,7 +456,8 @@ class PartitionLog:
             timestamp_ms = max(header.max_timestamp_ms for header in headers)
         settings = self.settings
         jitter_ms = roll_jitter_ms(self.directory, self._active.base_offset, settings)
-        if roll_reason(self._active, len(data), last_offset, timestamp_ms, settings, now_ms, jitter_ms) is not None:
+        reason = roll_reason(self._active, len(data), last_offset, timestamp_ms, settings, now_ms, jitter_ms)
+        if reason is not None or (self.tiers is not None and self.tiers.leaves(self._active)):
             self._roll(headers[0].base_offset)
         self._active.append(data, headers)
         latest = self.epochs.latest
@@ -483,12 +491,23 @@ class PartitionLog:
                 sealed.sync(sealed=True)
                 self._sync_names()
         # Opened before the empty one goes: without a descriptor for it the log stays as it was.
-        begun = Segment(self._disk, self.directory, base_offset, self.settings.index_interval_bytes, now_ms)
+        begun = self._begin(base_offset, now_ms)
         if not sealed.size_bytes:
-            self._segments.pop().remove()
+            self._remove(self._segments.pop())
         self._segments.append(begun)
         self._new_names = True
         take_snapshot(self._disk, self.directory, base_offset, self.producers, soon=True)
+
+    # What a log on two tiers does otherwise
+
+    def _begin(self, base_offset: int, now_ms: int) -> Segment:
+        return Segment(self._disk, self.directory, base_offset, self.settings.index_interval_bytes, now_ms)
+
+    def _remove(self, segment: Segment) -> None:
+        segment.remove()
+
+    def _before_cut(self, end: int) -> None:
+        """The recovery point is below `end`, and nothing is cut yet."""
 
     # Flushing
 
@@ -509,6 +528,8 @@ class PartitionLog:
 
     def _sync_names(self) -> None:
         self._disk.sync_names(self.directory)
+        if self.tiers is not None:
+            self.tiers.sync_names()
         self._new_names = False
 
     def _write_epochs(self) -> None:
@@ -554,6 +575,8 @@ class PartitionLog:
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(offset, self.log_start_offset, self.log_end_offset)
         limit = self.log_end_offset if up_to is None else min(up_to, self.log_end_offset)
+        if self.unavailable is not None:
+            self.unavailable.check(offset)
         if limit <= offset:
             return self._active.range(0, 0)
         return range_from(self._segments, offset, max_bytes, limit, whole_first_batch)
@@ -562,7 +585,10 @@ class PartitionLog:
     def batch_for_timestamp(self, timestamp_ms: int, from_offset: int = 0) -> TimedBatch | None:
         """Return the first batch from `from_offset` on that may have a record of this time or later, or None. Its
         `find`, which may take long, determines whether it has one."""
-        return batch_for_time(self._segments, timestamp_ms, max(from_offset, self.log_start_offset))
+        first = max(from_offset, self.log_start_offset)
+        if self.unavailable is not None:
+            self.unavailable.check(first)
+        return batch_for_time(self._segments, timestamp_ms, first)
 
     def offset_for_timestamp(self, timestamp_ms: int, decompress: Decompress | None = None) -> TimestampOffset | None:
         """The first record of this time or later; None if there is none. Where `decompress` is missing or knows no
@@ -652,8 +678,9 @@ class PartitionLog:
         # First of all. A recovery point left above the new end would make the next torn tail look like a loss.
         if self.lower_recovery_point(end):
             self._keep_recovery_point()
+        self._before_cut(end)
         while len(self._segments) > 1 and self._active.base_offset > end:
-            self._segments.pop().remove()
+            self._remove(self._segments.pop())
         self._active.cut(self._active.position_of(end), end)
         self._after_cut(end)
         return True
@@ -665,9 +692,10 @@ class PartitionLog:
         if self.lower_recovery_point(0):
             self._keep_recovery_point()
         now_ms = self._now_ms()
+        self._before_cut(-1)
         while self._segments:
-            self._segments.pop().remove()
-        self._held = [Segment(self._disk, self.directory, offset, self.settings.index_interval_bytes, now_ms)]
+            self._remove(self._segments.pop())
+        self._held = [self._begin(offset, now_ms)]
         self.log_start_offset = offset
         self.epochs.clear()
         for found in snapshot_offsets(self._disk.names(self.directory)):
@@ -713,7 +741,7 @@ class PartitionLog:
             self._sync_names()
         if count:
             for segment in self._segments[:count]:
-                segment.remove()
+                self._remove(segment)
                 # One by one: a crash that took a later one and gave back an earlier one would leave a gap.
                 self._sync_names()
             del self._segments[:count]

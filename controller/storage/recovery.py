@@ -48,6 +48,7 @@ from controller.storage.segment import (
     segment_path,
 )
 from controller.storage.settings import LogSettings
+from controller.storage.tiers import LogTiers, Unavailable, add_tiers
 from controller.storage.transactions import TXN_INDEX_SUFFIX
 
 
@@ -93,6 +94,7 @@ class Opened(msgspec.Struct, frozen=True):
     log_start_offset: int
     cut_bytes: int
     """What was torn, and is no more; 0 after a clean shutdown."""
+    unavailable: Unavailable | None = None
 
 
 def _ignore(_warning: str) -> None:
@@ -106,8 +108,10 @@ def open_files(
     known: LogCheckpoint,
     now_ms: int,
     warn: Callable[[str], None] = _ignore,
+    tiers: LogTiers | None = None,
 ) -> Opened:
-    """Raises CorruptLog and OSError. `warn` is called with what was repaired or left alone."""
+    """Raises CorruptLog and OSError, and LogOffline if an HDD that is not there has the log's middle or its end.
+    `warn` is called with what was repaired or left alone."""
     names = disk.names(directory)
     found = _files_of(names)
     if found.of_the_cleaner and complete_swaps(disk, directory, names, warn):
@@ -116,6 +120,9 @@ def open_files(
     for name in found.strange:
         warn(f"{directory}/{name}: not the name of a segment, left alone")
     segments = _segments(disk, directory, found, settings, now_ms)
+    unavailable = None
+    if tiers is not None:
+        unavailable = add_tiers(segments, tiers, settings, known.log_start_offset, now_ms, warn)
     epochs = _epochs(disk, directory, names, segments, known, warn)
     cut_bytes = 0
     unsound_from = None
@@ -125,7 +132,7 @@ def open_files(
     # could have done to it.
     is_bare = len(segments) == 1 and not segments[0].size_bytes and segments[0].base_offset == known.recovery_point
     if segments and not is_bare:
-        cut_bytes = _settle(disk, directory, names, segments, epochs, known)
+        cut_bytes = _settle(disk, directory, names, segments, epochs, known, tiers)
     elif not segments and known.recovery_point > known.log_start_offset:
         raise CorruptLog(directory, 0, f"no segment, though offsets up to {known.recovery_point} were flushed")
     if segments and known.log_start_offset > segments[-1].next_offset:
@@ -137,18 +144,21 @@ def open_files(
         else:
             # Records were deleted by request up to an offset whose records a crash took.
             warn(f"{wrong}; the offsets {begin} to {end} are removed, and the log begins at {start}")
-            _remove(segments)
+            _remove(segments, tiers)
             segments = []
     if not segments:
         segments = [Segment(disk, directory, known.log_start_offset, settings.index_interval_bytes, now_ms)]
         if not known.is_new:
             disk.sync_names(directory)
+    if tiers is not None:
+        tiers.reopen(segments[-1])
     log_end_offset = segments[-1].next_offset
     epochs.truncate_from_end(log_end_offset)
-    log_start_offset = max(known.log_start_offset, segments[0].base_offset)
-    if known.clean and epochs.entries() and epochs.entries()[0].start_offset < segments[0].base_offset:
+    first_offset = segments[0].base_offset if unavailable is None else unavailable.first_offset
+    log_start_offset = max(known.log_start_offset, first_offset)
+    if known.clean and epochs.entries() and epochs.entries()[0].start_offset < first_offset:
         # What retention deletes it takes out of the epochs too.
-        begin, end = epochs.entries()[0].start_offset, segments[0].base_offset
+        begin, end = epochs.entries()[0].start_offset, first_offset
         warn(f"{directory}: the segments with offsets {begin} to {end} are missing; the log begins at {end}")
     epochs.truncate_from_start(log_start_offset)
     if tuple(one.base_offset for one in segments) != found.bases:
@@ -159,7 +169,7 @@ def open_files(
     else:
         producers = restore(disk, directory, snapshots, segments, log_end_offset, unsound_from)
     topic_id = _topic_id(disk, directory) if PARTITION_METADATA in names else NO_TOPIC_ID
-    return Opened(segments, epochs, producers, topic_id, log_start_offset, cut_bytes)
+    return Opened(segments, epochs, producers, topic_id, log_start_offset, cut_bytes, unavailable)
 
 
 class _Files(msgspec.Struct, frozen=True):
@@ -215,17 +225,18 @@ def _settle(
     segments: list[Segment],
     epochs: LeaderEpochs,
     known: LogCheckpoint,
+    tiers: LogTiers | None,
 ) -> int:
     """Makes `segments` those that are kept, with their ends known. How many bytes were cut off."""
     joins = Joins(tuple(segments))
     if known.clean:
         cut_bytes = 0
-        check_joins(disk, directory, names, segments, len(segments), joins)
+        check_joins(names, segments, len(segments), joins)
         segments[-1].find_end()
     else:
         first = _first_to_recover(segments, known.recovery_point)
-        check_joins(disk, directory, names, segments[: first + 1], first, joins)
-        cut_bytes = _recover(disk, directory, segments, first, epochs, known.recovery_point, joins)
+        check_joins(names, segments[: first + 1], first, joins)
+        cut_bytes = _recover(disk, directory, segments, first, epochs, known.recovery_point, joins, tiers)
     last = segments[-1]
     if verdict_on(last.next_offset, False, known.recovery_point) is RecoveryVerdict.LOST:
         reason = f"the log ends at offset {last.next_offset}, though offsets up to {known.recovery_point} were flushed"
@@ -246,6 +257,7 @@ def _recover(
     epochs: LeaderEpochs,
     recovery_point: int,
     joins: Joins,
+    tiers: LogTiers | None,
 ) -> int:
     cut_bytes = 0
     for index in range(first, len(segments)):
@@ -262,8 +274,10 @@ def _recover(
         if verdict_on(segment.next_offset, True, recovery_point) is RecoveryVerdict.LOST:
             raise CorruptLog(segment.path, position, f"{reason} (flushed up to offset {recovery_point})")
         cut_bytes = segment.size_bytes - position + sum(one.size_bytes for one in segments[index + 1 :])
-        _remove(segments[index + 1 :])
+        _remove(segments[index + 1 :], tiers)
         del segments[index + 1 :]
+        if tiers is not None:
+            tiers.reopen(segment)
         segment.cut(position, segment.next_offset)
         break
     epochs.truncate_from_end(segments[-1].next_offset)
@@ -273,6 +287,10 @@ def _recover(
         for segment in segments[first:]:
             segment.sync(sealed=segment is not segments[-1])
         disk.sync_names(directory)
+        if tiers is not None:
+            for segment in segments[first:]:
+                tiers.touched(segment)
+            tiers.sync_names()
     return cut_bytes
 
 
@@ -286,10 +304,13 @@ def _assign_epochs(segment: Segment, epochs: LeaderEpochs) -> None:
         return  # judged by the recovery, or met by a reader
 
 
-def _remove(segments: Sequence[Segment]) -> None:
+def _remove(segments: Sequence[Segment], tiers: LogTiers | None) -> None:
     """The newest first, so that what a crash leaves is a log without a gap."""
     for segment in reversed(segments):
-        segment.remove()
+        if tiers is None:
+            segment.remove()
+        else:
+            tiers.remove(segment)
 
 
 def _epochs(
@@ -353,9 +374,7 @@ class Joins:
         return end == after.base_offset or (end < after.base_offset and self.is_compacted)
 
 
-def check_joins(
-    disk: Disk, directory: str, names: Sequence[str], segments: Sequence[Segment], begun: int, joins: Joins
-) -> None:
+def check_joins(names: Sequence[str], segments: Sequence[Segment], begun: int, joins: Joins) -> None:
     """Checks that the first `begun` segments begin with their own offset, and that each of `segments` but the last ends
     where the next begins. Raises CorruptLog.
 
@@ -367,18 +386,18 @@ def check_joins(
         if damage is not None:
             raise CorruptLog(segment.path, damage.position, damage.reason)
     for segment, after in pairwise(segments):
-        end = _end(disk, directory, present, segment)
+        end = _end(present, segment)
         if not joins.join(end, after):
             reason = f"the segment ends at offset {end}, but the next one begins at {after.base_offset}"
             raise CorruptLog(segment.path, segment.size_bytes, reason)
 
 
-def _end(disk: Disk, directory: str, present: frozenset[str], segment: Segment) -> int:
+def _end(present: frozenset[str], segment: Segment) -> int:
     """The offset after the segment's last batch; its base offset if it has none. Raises CorruptLog."""
     start = 0
     index_name = f"{segment.base_offset:020d}{INDEX_SUFFIX}"
-    if index_name in present:
-        start = _last_indexed(disk, f"{directory}/{index_name}", segment)
+    if index_name in present or segment.is_on_hdd:
+        start = _last_indexed(segment)
     for at in (start, 0) if start else (0,):
         end = segment.base_offset
         try:
@@ -394,9 +413,9 @@ def _end(disk: Disk, directory: str, present: frozenset[str], segment: Segment) 
     return end
 
 
-def _last_indexed(disk: Disk, path: str, segment: Segment) -> int:
+def _last_indexed(segment: Segment) -> int:
     """Where the batch of the index's last entry begins; 0 if the index does not tell."""
-    file = disk.open(path)
+    file = segment.disk.open(segment.path_of(INDEX_SUFFIX))
     try:
         size = file.size()
         entry = file.read_at(size - OFFSET_ENTRY.size, OFFSET_ENTRY.size) if size >= OFFSET_ENTRY.size else b""

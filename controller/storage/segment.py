@@ -15,6 +15,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from crc32c import crc32c
@@ -32,6 +33,10 @@ from controller.storage.batches import (
 from controller.storage.disk import Disk, File, FileRange
 from controller.storage.errors import CorruptBatch, CorruptLog
 from controller.storage.transactions import TXN_INDEX_SUFFIX, TransactionIndex
+from statemachines.log_segment import SegmentState
+
+if TYPE_CHECKING:
+    from controller.storage.tiers import HddStore
 
 LOOK_BYTES = 4 * 1024
 CHECK_BYTES = 1024 * 1024
@@ -253,6 +258,7 @@ class Segment:
         "_marks",
         "_max_timestamp_offset",
         "_offsets",
+        "_sealed_ms",
         "_times",
         "_unindexed_bytes",
         "base_offset",
@@ -262,6 +268,8 @@ class Segment:
         "max_timestamp_ms",
         "next_offset",
         "size_bytes",
+        "state",
+        "store",
     )
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, index_interval_bytes: int, now_ms: int) -> None:
@@ -277,7 +285,11 @@ class Segment:
         self._aborted: TransactionIndex | None = None
         self._loaded = self.size_bytes == 0
         self._unindexed_bytes = 0
+        self._sealed_ms = -1
         self.created_ms = now_ms
+        self.state = SegmentState.Active
+        """Kept by a log on two tiers alone, as is `store`: the HDD with a copy of this segment, or with all of it."""
+        self.store: HddStore | None = None
         self.first_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_ms = NO_TIMESTAMP
         self._max_timestamp_offset = base_offset
@@ -288,6 +300,32 @@ class Segment:
     @property
     def path(self) -> str:
         return segment_path(self._directory, self.base_offset, LOG_SUFFIX)
+
+    @property
+    def disk(self) -> Disk:
+        return self._disk
+
+    def path_of(self, suffix: str) -> str:
+        return segment_path(self._directory, self.base_offset, suffix)
+
+    @property
+    def is_on_hdd(self) -> bool:
+        """Its files are read and written on an HDD."""
+        return self.store is not None and self._disk is self.store.disk
+
+    @property
+    def sealed_ms(self) -> int:
+        """When the last record was appended, or the file changed otherwise."""
+        if self._sealed_ms < 0:
+            self._sealed_ms = self._disk.modified_ms(self.path)
+        return self._sealed_ms
+
+    def move_to(self, store: HddStore, directory: str, file: File) -> None:
+        """Its files are read in that directory of an HDD from here on, its records from `file`. Ranges read before stay
+        readable."""
+        self._disk, self._directory, self.store, self.file = store.disk, directory, store, file
+        self._offsets = self._times = self._aborted = None
+        self._loaded = False
 
     @property
     def offsets(self) -> SparseIndex:
@@ -444,6 +482,11 @@ class Segment:
         # A segment before another ends where that begins, though its last batches may have been compacted away.
         self.next_offset = max(next_offset, self.next_offset)
 
+    def write_indexes(self) -> None:
+        """Their files are there and sound, built again if they were not."""
+        self._load()
+        self.unload()
+
     def unload(self) -> None:
         """Lets go of the indexes' memory."""
         if self._loaded and self.size_bytes:
@@ -554,6 +597,7 @@ class Segment:
         self._index_time()
         self.save_indexes()
         self._marks = None
+        self._sealed_ms = -1
 
     def save_indexes(self) -> None:
         if self._aborted is not None:

@@ -4,6 +4,7 @@ the other. `run(seed)` raises AssertionError where they part."""
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from controller.machine.disk import MemoryDisk
 from controller.storage import LogDirectory, LogOffline, LogSettings, PartitionLog, headers_of
@@ -45,11 +46,19 @@ class Life:
 
     # One step
 
+    def operations(self) -> list[Callable[[], None]]:
+        return [
+            *[self.append] * 8,
+            *[self.flush] * 2,
+            *(self.truncate, self.checkpoint, self.retain, self.delete_records),
+        ]
+
+    def close(self) -> None:
+        self.directory.close()
+
     def step(self) -> None:
         before = list(self.batches)
-        operation = self.draw.choice(
-            [self.append] * 8 + [self.flush] * 2 + [self.truncate, self.checkpoint, self.retain, self.delete_records]
-        )
+        operation = self.draw.choice(self.operations())
         if self.draw.random() < 0.1:
             # The disk fails within the operation, and the machine with it.
             self.disk.fail_after = self.disk.changes + self.draw.randint(0, 6)
@@ -67,7 +76,7 @@ class Life:
             if self.draw.random() < 0.05:
                 self.crash(self.batches, self.flushed)
             elif self.draw.random() < 0.03:
-                self.directory.close()
+                self.close()
                 self.directory = self._open()
                 self.check(self.end)
 

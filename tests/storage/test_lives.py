@@ -70,7 +70,7 @@ def truncation_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 def later_segments_survive_a_cut(patch: pytest.MonkeyPatch) -> None:
-    def remove_none(segments: list[Segment]) -> None:
+    def remove_none(segments: list[Segment], _tiers: object) -> None:
         del segments
 
     patch.setattr(recovery, "_remove", remove_none)

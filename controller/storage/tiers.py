@@ -1,0 +1,516 @@
+"""The HDD tier of logs whose home is on an SSD: where the copies lie, which must be there, and what is left over.
+
+A log's home is its directory on the SSD, with its checkpoints and, as Kafka has them, the files of the segments that
+the SSD holds. A log directory on an HDD keeps the copies of the log `TOPIC-PARTITION` in `TOPIC-PARTITION-tier`, under
+the same names. A copy is written under names that end in `.copying` and is synced; the `.log` gets its own name last
+of all, and that name is the mark of a copy that is complete.
+
+The home's `tier-checkpoint` names the segments that an HDD alone has. It names them before the SSD's files are removed,
+so that a start without that HDD knows that a part is missing and does not take the log for a shorter one. It also
+says from which offset on an HDD is out of date: one that was offline when the log was truncated.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import wraps
+from itertools import pairwise
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+import msgspec
+
+from controller.storage.devices import Device
+from controller.storage.disk import Disk, File, Health, Lock, is_shortage
+from controller.storage.errors import AlreadyLocked, CorruptLog, LogOffline, OutOfResources
+from controller.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    base_offset_of,
+    segment_path,
+)
+from controller.storage.transactions import TXN_INDEX_SUFFIX
+from statemachines.log_segment import SEGMENT, Cached, OnlyCache, SegmentState, WithoutCache
+from statemachines.tier_placement import Tier, least_used
+
+if TYPE_CHECKING:
+    from controller.storage.batches import Bytes
+    from controller.storage.settings import LogSettings
+
+TIER_SUFFIX = "-tier"
+COPYING = ".copying"
+TIER_CHECKPOINT = "tier-checkpoint"
+INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+"""Of the files that go with a segment's records, in the order in which they are copied."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _guarded(method: Callable[Concatenate[HddFile, P], R]) -> Callable[Concatenate[HddFile, P], R]:
+    @wraps(method)
+    def run(self: HddFile, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        self._store.health.check()
+        try:
+            return method(self, *args, **kwargs)
+        except OSError as error:
+            raise self._store.failure(error) from error
+
+    return run
+
+
+class HddFile:
+    """A segment's file on an HDD. An OSError takes the HDD offline, and not the log: LogOffline of the HDD."""
+
+    __slots__ = ("_file", "_store")
+
+    def __init__(self, file: File, store: HddStore) -> None:
+        self._file = file
+        self._store = store
+
+    @_guarded
+    def append(self, data: Bytes) -> None:
+        self._file.append(data)
+
+    @_guarded
+    def read_at(self, position: int, length: int) -> bytes:
+        return self._file.read_at(position, length)
+
+    @_guarded
+    def size(self) -> int:
+        return self._file.size()
+
+    @_guarded
+    def truncate(self, size: int) -> None:
+        self._file.truncate(size)
+
+    @_guarded
+    def sync(self) -> None:
+        self._file.sync()
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def held(self) -> File:
+        return self if self._file.held() is self._file else self._file.held()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class HddDisk:
+    """The disk as the segments of an HDD use it: see HddFile. What a file that is missing means is the caller's."""
+
+    def __init__(self, disk: Disk, store: HddStore) -> None:
+        self._disk = disk
+        self._store = store
+
+    def _do(self, call: Callable[..., R], *args: object) -> R:
+        self._store.health.check()
+        try:
+            return call(*args)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._store.failure(error) from error
+
+    def open(self, path: str) -> HddFile:
+        return HddFile(self._do(self._disk.open, path), self._store)
+
+    def read(self, path: str) -> bytes:
+        return self._do(self._disk.read, path)
+
+    def replace(self, path: str, data: bytes, durable: bool = True) -> None:
+        self._do(self._disk.replace, path, data, durable)
+
+    def replace_soon(self, path: str, data: bytes) -> None:
+        self._do(self._disk.replace_soon, path, data)
+
+    def replace_derived(self, path: str, content: Callable[[], bytes]) -> None:
+        self._do(self._disk.replace_derived, path, content)
+
+    def settle_derived(self, directory: str) -> None:
+        self._disk.settle_derived(directory)
+
+    def rename(self, path: str, new_path: str) -> None:
+        self._do(self._disk.rename, path, new_path)
+
+    def remove(self, path: str) -> None:
+        self._do(self._disk.remove, path)
+
+    def names(self, directory: str) -> Sequence[str]:
+        return self._do(self._disk.names, directory)
+
+    def is_directory(self, path: str) -> bool:
+        return self._do(self._disk.is_directory, path)
+
+    def make_directory(self, path: str) -> None:
+        self._do(self._disk.make_directory, path)
+
+    def sync_names(self, directory: str) -> None:
+        self._do(self._disk.sync_names, directory)
+
+    def sync_all(self, directories: Sequence[str]) -> None:
+        self._do(self._disk.sync_all, directories)
+
+    def device_of(self, path: str) -> Device:
+        return self._disk.device_of(path)
+
+    def modified_ms(self, path: str) -> int:
+        return self._do(self._disk.modified_ms, path)
+
+    def lock(self, path: str) -> Lock:
+        raise AlreadyLocked(f"{path}: the log directory of the HDD itself has the lock")
+
+
+class HddStore:
+    """A log directory on an HDD, as it keeps segments of logs that have their home elsewhere."""
+
+    def __init__(self, disk: Disk, path: str, health: Health) -> None:
+        self.path = path
+        self.health = health
+        self.disk: Disk = HddDisk(disk, self)
+        self.raw = disk
+        """For other threads than the log's: an OSError of it goes to `failure` there."""
+        self.logs = 0
+        """With segments here."""
+
+    @property
+    def is_online(self) -> bool:
+        return self.health.cause is None
+
+    def directory(self, home: str) -> str:
+        return f"{self.path}/{home.rpartition('/')[2]}{TIER_SUFFIX}"
+
+    def failure(self, error: Exception) -> Exception:
+        """What to raise for an error that a file of this HDD met."""
+        if isinstance(error, OSError) and is_shortage(error):
+            return OutOfResources(self.path, error)
+        return self.health.fail(error)
+
+
+class TierCheckpoint:
+    """The home's `tier-checkpoint`: version 0, then a line for each segment that an HDD alone has (`segment OFFSET
+    PATH`) and for each HDD that is out of date (`stale OFFSET PATH`). Raises CorruptLog."""
+
+    def __init__(self, disk: Disk, home: str) -> None:
+        self._disk = disk
+        self.path = f"{home}/{TIER_CHECKPOINT}"
+        self.on_hdd: dict[int, str] = {}
+        self.stale: dict[str, int] = {}
+        try:
+            text = disk.read(self.path)
+        except FileNotFoundError:
+            return
+        self._decode(text)
+
+    def _decode(self, data: bytes) -> None:
+        lines = data.decode("utf-8", "surrogateescape").split("\n")
+        if lines[0] != "0" or lines[-1] != "":
+            raise CorruptLog(self.path, 1, f"version and an end of line expected, got {lines[0]!r}")
+        for number, line in enumerate(lines[1:-1], 2):
+            kind, _, rest = line.partition(" ")
+            offset, _, path = rest.partition(" ")
+            if kind not in ("segment", "stale") or not offset.isdecimal() or not path:
+                raise CorruptLog(
+                    self.path, number, f"'segment OFFSET PATH' or 'stale OFFSET PATH' expected, got {line!r}"
+                )
+            if kind == "segment":
+                self.on_hdd[int(offset)] = path
+            else:
+                self.stale[path] = int(offset)
+
+    def encode(self) -> bytes:
+        lines = [f"segment {base} {path}" for base, path in sorted(self.on_hdd.items())]
+        lines += [f"stale {offset} {path}" for path, offset in sorted(self.stale.items())]
+        return "\n".join(["0", *lines, ""]).encode("utf-8", "surrogateescape")
+
+    def write(self) -> None:
+        """It is on the disk when this returns."""
+        self._disk.replace(self.path, self.encode())
+
+
+class LogTiers:
+    """The HDD tier of one log. `append_to`: where its next segment begins. `stores` may be those of many logs."""
+
+    def __init__(self, disk: Disk, home: str, stores: Sequence[HddStore]) -> None:
+        self._disk = disk
+        self.home = home
+        self.stores = stores
+        self.append_to = Tier.SSD
+        self.checkpoint = TierCheckpoint(disk, home)
+        self._preferred: HddStore | None = None
+        self._changed: dict[str, HddStore] = {}
+        """The HDDs on which names were changed since they were last synced."""
+
+    # At a start
+
+    def found(self, hot: dict[int, int], warn: Callable[[str], None]) -> dict[int, HddStore]:
+        """The store of each segment of which an HDD has a complete copy. `hot`: the size of each segment that the SSD
+        has, by base offset. Removes what an interrupted copy or removal left, and copies that are out of date."""
+        found: dict[int, HddStore] = {}
+        for store in self.stores:
+            if store.is_online:
+                self._look_into(store, hot, found, warn)
+        self.sync_names()
+        return found
+
+    def _look_into(
+        self, store: HddStore, hot: dict[int, int], found: dict[int, HddStore], warn: Callable[[str], None]
+    ) -> None:
+        directory = store.directory(self.home)
+        try:
+            names = store.disk.names(directory)
+        except FileNotFoundError:
+            return
+        bases = sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
+        keep: set[int] = set()
+        hot_names = frozenset(self._disk.names(self.home))
+        for place, base in enumerate(bases):
+            following = bases[place + 1] if place + 1 < len(bases) else None
+            is_whole = base not in hot or self._has_indexes(base, hot_names, names)
+            if is_whole and self._is_valid(store, base, following, hot, found, warn):
+                keep.add(base)
+                found[base] = store
+        if keep and self._preferred is None:
+            self._prefer(store)
+        stems = {f"{base:020d}" for base in keep}
+        for name in names:
+            if name.partition(".")[0] not in stems or name.endswith((COPYING, ".tmp")):
+                store.disk.remove(f"{directory}/{name}")
+                self._changed[directory] = store
+        if store.path in self.checkpoint.stale:
+            self.sync_names()
+            del self.checkpoint.stale[store.path]
+            self.checkpoint.write()
+
+    def _is_valid(
+        self,
+        store: HddStore,
+        base: int,
+        following: int | None,
+        hot: dict[int, int],
+        found: dict[int, HddStore],
+        warn: Callable[[str], None],
+    ) -> bool:
+        """Whether a `.log` on an HDD is the copy of a segment that the SSD has, or one that an HDD alone is to have."""
+        stale_from = self.checkpoint.stale.get(store.path)
+        if stale_from is not None and base >= stale_from:
+            return False
+        if base in hot:
+            if base in found or (stale_from is not None and (following is None or following > stale_from)):
+                return False
+            path = segment_path(store.directory(self.home), base, LOG_SUFFIX)
+            size = self._size(store, path)
+            if size != hot[base]:
+                warn(f"{path}: {size} bytes, where the SSD has {hot[base]}; it is removed")
+            return size == hot[base]
+        recorded = self.checkpoint.on_hdd.get(base)
+        if recorded is None:
+            return False  # an interrupted removal: the SSD's was removed with it
+        if recorded == store.path:
+            found.pop(base, None)
+        return base not in found
+
+    def _has_indexes(self, base: int, hot_names: Container[str], names: Container[str]) -> bool:
+        """Whether a copy has what belongs to it. One that was being removed may have come back in part."""
+        wanted = dict.fromkeys((INDEX_SUFFIX, TIME_INDEX_SUFFIX), True)
+        wanted[TXN_INDEX_SUFFIX] = f"{base:020d}{TXN_INDEX_SUFFIX}" in hot_names
+        return all((f"{base:020d}{suffix}" in names) == there for suffix, there in wanted.items())
+
+    def _size(self, store: HddStore, path: str) -> int:
+        file = store.disk.open(path)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    # Names on HDDs
+
+    def touched(self, segment: Segment) -> None:
+        """Names of its files change, if it is on an HDD."""
+        if segment.store is not None and segment.is_on_hdd:
+            self._changed[segment.store.directory(self.home)] = segment.store
+
+    def sync_names(self) -> None:
+        """What was created and removed on HDDs is on them when this returns."""
+        while self._changed:
+            directory, store = next(iter(self._changed.items()))
+            if store.is_online:
+                try:  # noqa: SIM105 - once a segment, no hot path
+                    store.disk.sync_names(directory)
+                except FileNotFoundError:
+                    pass
+            del self._changed[directory]
+
+    def open_store(self) -> HddStore | None:
+        """The HDD that takes this log's next segment or copy, with the directory made; None if none is online."""
+        if self._preferred is None or not self._preferred.is_online:
+            place = least_used([store.logs for store in self.stores], [store.is_online for store in self.stores])
+            if place is None:
+                return None
+            self._prefer(self.stores[place])
+        store = self._preferred
+        assert store is not None
+        directory = store.directory(self.home)
+        if not store.disk.is_directory(directory):
+            store.disk.make_directory(directory)
+            store.disk.sync_names(store.path)
+        return store
+
+    def _prefer(self, store: HddStore) -> None:
+        self._preferred = store
+        store.logs += 1
+
+    # What only an HDD has
+
+    def require(self, base_offset: int, store: HddStore) -> None:
+        """From here on, durably, this segment is sought on the HDD at a start."""
+        if self.checkpoint.on_hdd.get(base_offset) != store.path:
+            self.checkpoint.on_hdd[base_offset] = store.path
+            self.checkpoint.write()
+
+    def release(self, base_offset: int) -> None:
+        """Before the files of this segment are removed: a start does not miss it."""
+        if self.checkpoint.on_hdd.pop(base_offset, None) is not None:
+            self.checkpoint.write()
+
+    def drop_copy(self, segment: Segment) -> None:
+        """Remove the segment's copy, complete or not; what the SSD has is all there is when this returns."""
+        store, segment.store = segment.store, None
+        if store is not None and store.is_online:
+            self.remove_files(store, segment.base_offset)
+            self.sync_names()
+
+    def remove_files(self, store: HddStore, base_offset: int, *, unfinished_only: bool = False) -> None:
+        """The mark first: the rest is removed at the next start then."""
+        directory = store.directory(self.home)
+        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
+            path = segment_path(directory, base_offset, suffix)
+            if not unfinished_only:
+                store.disk.remove(path)
+            store.disk.remove(path + COPYING)
+        self._changed[directory] = store
+
+    def truncating(self, offset: int) -> None:
+        """Before a truncation to `offset`: an HDD that is offline now must not bring back what is cut off."""
+        wrong = [
+            store.path
+            for store in self.stores
+            if not store.is_online and self.checkpoint.stale.get(store.path, offset + 1) > offset
+        ]
+        if wrong:
+            self.checkpoint.stale.update(dict.fromkeys(wrong, offset))
+            self.checkpoint.write()
+
+    # Segments
+
+    def leaves(self, active: Segment) -> bool:
+        """Whether what is appended next belongs on another tier than the active segment's."""
+        if active.is_on_hdd:
+            return self.append_to is Tier.SSD
+        return self.append_to is Tier.HDD and any(store.is_online for store in self.stores)
+
+    def reopen(self, segment: Segment) -> None:
+        """Make it the log's last, which is appended to where it is. A copy of it is removed first, durably."""
+        if segment.is_on_hdd:
+            move(segment, SegmentState.ActiveOnHdd)
+            return
+        self.drop_copy(segment)
+        move(segment, SegmentState.Active)
+
+    def remove(self, segment: Segment) -> None:
+        """Remove its files from every tier. Which HDD had it is known to the checkpoint no more before that."""
+        move(segment, SegmentState.Deleting)
+        store, segment.store = segment.store, None
+        if store is None:
+            segment.remove()
+            return
+        if segment.disk is not store.disk:
+            segment.remove()
+        else:
+            self.release(segment.base_offset)
+            self._disk.remove(segment_path(self.home, segment.base_offset, SNAPSHOT_SUFFIX))
+        if store.is_online:
+            self.remove_files(store, segment.base_offset)
+
+
+def retire_on_hdds(stores: Iterable[HddStore], home: str, ending: str) -> None:
+    """What the HDDs keep of a log gets the ending of a directory that is deleted or set aside. The HDD's own log
+    directory purges it."""
+    for store in stores:
+        directory = store.directory(home)
+        if store.is_online and store.disk.is_directory(directory):
+            store.disk.rename(directory, f"{directory}{ending}")
+            store.disk.sync_names(store.path)
+
+
+class Unavailable(msgspec.Struct, frozen=True):
+    """The first part of a log, up to `end_offset`, is on an HDD that is lost: nothing of it can be read."""
+
+    first_offset: int
+    end_offset: int
+    path: str
+
+    def check(self, offset: int) -> None:
+        """Raise LogOffline for a read from `offset`."""
+        if offset < self.end_offset:
+            lost = OSError(errno.EIO, f"offsets {self.first_offset} to {self.end_offset} are on an HDD that is lost")
+            raise LogOffline(self.path, lost)
+
+
+def move(segment: Segment, state: SegmentState) -> None:
+    """Raises InvalidTransition."""
+    if segment.state is not state:
+        SEGMENT.require(segment.state, state, lambda: segment.path)
+        segment.state = state
+
+
+def add_tiers(
+    segments: list[Segment],
+    tiers: LogTiers,
+    settings: LogSettings,
+    log_start_offset: int,
+    now_ms: int,
+    warn: Callable[[str], None],
+) -> Unavailable | None:
+    """Add to the SSD's segments those that HDDs have, and give all their states.
+
+    Returns what is missing at the log's beginning. Raises LogOffline if something is missing in its middle or at its
+    end: such a log must not be served.
+    """
+    found = tiers.found({segment.base_offset: segment.size_bytes for segment in segments}, warn)
+    for segment in segments:
+        tiers.release(segment.base_offset)  # an eviction that had not come to the SSD's files
+        segment.store = found.pop(segment.base_offset, None)
+        segment.state = OnlyCache if segment.store is None else Cached
+    for base, store in found.items():
+        directory = store.directory(tiers.home)
+        segment = Segment(store.disk, directory, base, settings.index_interval_bytes, now_ms)
+        segment.store, segment.state = store, WithoutCache
+        segments.append(segment)
+    segments.sort(key=lambda one: one.base_offset)
+    for segment, after in pairwise(segments):
+        segment.next_offset = after.base_offset
+    return _unavailable(segments, tiers, log_start_offset, warn)
+
+
+def _unavailable(
+    segments: Sequence[Segment], tiers: LogTiers, log_start_offset: int, warn: Callable[[str], None]
+) -> Unavailable | None:
+    there = {segment.base_offset for segment in segments}
+    missing = {base: path for base, path in sorted(tiers.checkpoint.on_hdd.items()) if base not in there}
+    if not missing:
+        return None
+    first_there = segments[0].base_offset if segments else -1
+    first, last = min(missing), max(missing)
+    if last > first_there:
+        cause = OSError(errno.ENOENT, f"the segment {last} is missing on the HDD {missing[last]}")
+        raise LogOffline(tiers.home, cause)
+    if log_start_offset >= first_there:
+        return None  # they were deleted by request
+    warn(f"{tiers.home}: offsets {first} to {first_there} are on the HDD {missing[last]}, which is missing or lost")
+    return Unavailable(max(first, log_start_offset), first_there, missing[last])

@@ -1,0 +1,126 @@
+"""The life of a log on two tiers against a model, seed by seed, and planted faults, each of which a seed finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from controller.machine.disk import MemoryFile
+from controller.storage import tiered_log
+from controller.storage.segment import Segment
+from controller.storage.tiered_log import TieredLog
+from controller.storage.tiers import LogTiers
+from statemachines.log_segment import ON_SSD, SegmentState
+from tests.storage import tiered_life
+from tests.storage.tiered_life import run
+
+SEEDS = range(60)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_life_on_two_tiers_keeps_every_record_whole_on_a_tier(seed: int) -> None:
+    run(seed)
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Instead of what a fault leaves out."""
+
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def evicts_what_is_on_the_ssd_alone(patch: pytest.MonkeyPatch) -> None:
+    def evict(log: TieredLog, segment: Segment) -> bool:
+        if segment.state in ON_SSD:
+            segment.state = SegmentState.WithoutCache
+            for suffix in tiered_log.EVICTED:
+                log._disk.remove(segment.path_of(suffix))
+        return True
+
+    patch.setattr(TieredLog, "evict", evict)
+    patch.setattr(tiered_life, "to_evict", lambda segments, *_: [one for one in segments if one.state == 1])
+
+
+def evicts_the_active_segment(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tiered_life, "to_evict", lambda segments, *_: [one for one in segments if one.state == 0])
+
+    def evict(log: TieredLog, segment: Segment) -> bool:
+        for suffix in tiered_log.EVICTED:
+            log._disk.remove(segment.path_of(suffix))
+        return True
+
+    patch.setattr(TieredLog, "evict", evict)
+
+
+def marks_before_the_copy_is_synced(patch: pytest.MonkeyPatch) -> None:
+    real = MemoryFile.sync
+    patch.setattr(tiered_log, "COPYING", "")  # its own name from the beginning
+
+    def sync(file: MemoryFile) -> None:
+        if "-tier" not in file._directory:
+            real(file)
+
+    patch.setattr(MemoryFile, "sync", sync)
+
+
+def writes_back_on_a_read(patch: pytest.MonkeyPatch) -> None:
+    real = TieredLog.read
+
+    def read(log: TieredLog, offset: int, *rest: object, **named: object) -> object:
+        found = real(log, offset, *rest, **named)  # type: ignore[arg-type]
+        for segment in log.segments:
+            if segment.state is SegmentState.WithoutCache and segment.base_offset <= offset < segment.next_offset:
+                log._disk.open(f"{log.directory}/{segment.base_offset:020d}.log").append(found.read())
+        return found
+
+    patch.setattr(TieredLog, "read", read)
+
+
+def forgets_the_indexes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tiered_log, "INDEX_SUFFIXES", ())
+
+
+def a_copy_overtakes_a_truncation(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tiered_log, "_go_on", _nothing)
+    patch.setattr(LogTiers, "drop_copy", _nothing)
+
+
+def places_are_not_noted_before_an_eviction(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogTiers, "require", _nothing)
+
+
+def a_removal_leaves_the_copy(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogTiers, "remove_files", _nothing)
+
+
+def the_ssd_is_not_durable_before_the_copy(patch: pytest.MonkeyPatch) -> None:
+    def flush_sealed(log: TieredLog) -> None:
+        log.recovery_point = max(log.recovery_point, log.segments[-1].base_offset)
+
+    patch.setattr(TieredLog, "flush_sealed", flush_sealed)
+
+
+PLANTS: tuple[Plant, ...] = (
+    evicts_what_is_on_the_ssd_alone,
+    evicts_the_active_segment,
+    marks_before_the_copy_is_synced,
+    writes_back_on_a_read,
+    forgets_the_indexes,
+    a_copy_overtakes_a_truncation,
+    places_are_not_noted_before_an_eviction,
+    a_removal_leaves_the_copy,
+    the_ssd_is_not_durable_before_the_copy,
+)
+
+
+def run_all(seeds: range) -> None:
+    for seed in seeds:
+        run(seed)
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda one: one.__name__)
+def test_a_planted_fault_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    with pytest.raises(Exception):  # noqa: B017 - of any kind: a check of the model's, or the log's own
+        run_all(range(200))
