@@ -5,10 +5,12 @@ Callers import nothing of one system alone (`fcntl`, `resource`, `msvcrt`), so t
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from typing import Final
 
 if sys.platform == "win32":
@@ -127,6 +129,102 @@ def read_at(fd: int, length: int, position: int) -> bytes:
             return os.read(fd, length)
     else:
         return os.pread(fd, length, position)
+
+
+HAS_NOWAIT: Final = hasattr(os, "RWF_NOWAIT") and hasattr(os, "preadv")
+"""Whether the system can be asked to read only what is in the page cache (Linux)."""
+
+
+def read_cached(fd: int, length: int, position: int) -> bytes | None:
+    """Read at a position what is in the page cache, without waiting for the disk. None if not all of it is, up to the
+    file's end. Where neither the system nor the file system can tell, read it, as `read_at`."""
+    if sys.platform != "linux" or not HAS_NOWAIT:
+        return read_at(fd, length, position)
+    data = bytearray(length)
+    try:
+        got = os.preadv(fd, [data], position, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        if error.errno in _NO_NOWAIT:
+            return read_at(fd, length, position)
+        raise
+    if got == length:
+        return bytes(data)
+    return bytes(data[:got]) if position + got >= os.fstat(fd).st_size else None
+
+
+def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
+    """Return False if a read of these bytes would wait for the disk. Where neither the system nor the file system can
+    tell, True. `busy`: something else may be reading the file in.
+
+    The presence of each page is asked for first (cachestat, Linux 6.5), since a read of a missing byte, even one that
+    must not wait, makes the system read its surroundings. A page that is there may still be being read: if the file is
+    busy all bytes are read to find that out, otherwise the ends, where what is read ahead would be.
+    """
+    if sys.platform != "linux" or not HAS_NOWAIT:
+        return True
+    present = _cached_pages(fd, position, length)
+    end = position + length
+    if present is not None:
+        if present < (end - 1) // _PAGE_BYTES - position // _PAGE_BYTES + 1:
+            return False
+        if not busy:
+            return _reads_now(fd, position, end - 1, [_BYTE]) and _reads_now(fd, end - 1, end, [_BYTE])
+    return _reads_now(fd, position, end, [_SCRATCH])
+
+
+def _reads_now(fd: int, position: int, end: int, into: list[bytearray]) -> bool:
+    """Whether a read that does not wait comes to `end`. At most one piece is read if `into` is one byte."""
+    try:
+        while position < end:
+            got = os.preadv(fd, into, position, os.RWF_NOWAIT)
+            if not got or len(into[0]) == 1:
+                return True  # the file's end, which a reader of the range finds; or all that was asked for
+            if got < len(into[0]) and position + got < end:
+                return False
+            position += got
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_NOWAIT:
+            raise
+    return True
+
+
+_BYTE: Final = bytearray(1)
+_SCRATCH: Final = bytearray(256 * 1024)
+_PAGE_BYTES: Final = 4096 if sys.platform == "win32" else os.sysconf("SC_PAGE_SIZE")
+_CACHESTAT: Final = 451
+"""Its number on all architectures."""
+_cachestat: list[Callable[[int, int, int], int | None]] = []
+
+
+def _cached_pages(fd: int, position: int, length: int) -> int | None:
+    """How many pages of the range are in the page cache, those being read included. None if the system can't tell."""
+    if not _cachestat:
+        _cachestat.append(_made_cachestat())
+    return _cachestat[0](fd, position, length)
+
+
+def _made_cachestat() -> Callable[[int, int, int], int | None]:
+    import ctypes  # slow to import
+
+    syscall = ctypes.PyDLL(None).syscall  # it never waits, so it keeps the GIL
+    asked_type, found_type = ctypes.c_uint64 * 2, ctypes.c_uint64 * 5
+
+    def cachestat(fd: int, position: int, length: int) -> int | None:
+        found = found_type()
+        return None if syscall(_CACHESTAT, fd, asked_type(position, length), found, 0) else found[0]
+
+    def unknown(fd: int, position: int, length: int) -> int | None:
+        return None
+
+    with open(os.devnull, "rb") as file:
+        return cachestat if not syscall(_CACHESTAT, file.fileno(), asked_type(0, 1), found_type(), 0) else unknown
+
+
+_NO_NOWAIT: Final = frozenset((errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL))
 
 
 def append(fd: int, data: bytes | bytearray | memoryview) -> int:

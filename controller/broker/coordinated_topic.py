@@ -18,6 +18,7 @@ from typing import Generic, Protocol, TypeVar
 
 from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition, Role
+from controller.broker.records.cold_reads import until_cached
 from controller.broker.records.list_offsets import decompress
 from controller.broker.records.writes import ProduceHandler
 from controller.broker.request_context import Drive, Job, JobLane, Steps
@@ -245,7 +246,8 @@ class CoordinatedTopic(Generic[T]):
         where = f"{self.name}-{coordinated.index}"
         try:
             while offset < end:
-                found = log.read(offset, self._load_bytes, end)
+                those = (offset, self._load_bytes, end)
+                found = yield from until_cached(log, partial(log.read_cached, *those), partial(log.read, *those))
                 read: list[tuple[BatchHeader, list[Record]]] = yield Job(partial(_records, found.read), JobLane.RECORDS)
                 if self._partitions.get(coordinated.index) is not coordinated:
                     return

@@ -115,6 +115,31 @@ def finish(steps: Steps | None) -> Any:
         return end.value
 
 
+def first_of(steps: Steps) -> Steps | None:
+    """Run the steps up to their first yield. Returns the steps that are left, which begin with it, None if there are
+    none."""
+    try:
+        first = next(steps)
+    except StopIteration:
+        return None
+    return _beginning_with(first, steps)
+
+
+def _beginning_with(first: Yielded, steps: Steps) -> Steps:
+    yielded = first
+    while True:
+        try:
+            result = yield yielded
+        except Exception as error:  # noqa: BLE001 - a job's, handed to the steps that asked for it
+            following = partial(steps.throw, error)
+        else:
+            following = partial(steps.send, result)
+        try:
+            yielded = following()
+        except StopIteration as end:
+            return end.value
+
+
 def resumed(steps: Steps, job: Job) -> Yielded:
     """Runs the job here and resumes the steps with what came of it. StopIteration."""
     try:

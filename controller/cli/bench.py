@@ -30,6 +30,7 @@ BENCHMARKS = {  # with the line that --help shows
     "watches": "watches in ZooKeeper, and events for a change of the cluster, by the number of brokers",
     "testing": "a cluster inside a test's process: CPU of a start, recovery of a leader, what is left behind",
     "peers": "clusters for tests side by side: this one, librdkafka's mock cluster and Tansu",
+    "cold-reads": "produce and fetch beside readers of records that a slow device must read (Linux, root)",
     "hostile": "attack three brokers with hostile requests while a probe measures",
 }
 CHECKOUT = Path(__file__).parents[2]
@@ -79,4 +80,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _module(name: str) -> types.ModuleType:
-    return importlib.import_module(f"tests.benchmarks.{name}")
+    return importlib.import_module(f"tests.benchmarks.{name.replace('-', '_')}")

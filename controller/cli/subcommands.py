@@ -31,7 +31,8 @@ class CommandParser(argparse.ArgumentParser):
 def add_subcommands(
     parser: argparse.ArgumentParser, dest: str, metavar: str, commands: Mapping[str, str], package: str
 ) -> None:
-    """Add a subcommand for each name in `commands`, which maps it to its line of help; `package` has its module."""
+    """Add a subcommand for each name in `commands`, which maps it to its line of help. Its module is
+    in `package`, with `_` for `-`."""
     subparsers = parser.add_subparsers(dest=dest, metavar=metavar, required=True, parser_class=CommandParser)
     for name, line in commands.items():
-        subparsers.add_parser(name, help=line, module=f"{package}.{name}")
+        subparsers.add_parser(name, help=line, module=f"{package}.{name.replace('-', '_')}")

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Protocol, TypeAlias
 
 import msgspec
 
 from controller.storage.batches import Bytes
-from controller.storage.devices import ANY_DEVICE, Device
+from controller.storage.devices import ANY_DEVICE, Device, NotCached
 from controller.storage.errors import AlreadyLocked
 
 
@@ -133,9 +134,10 @@ class _Directory:
 
 
 class MemoryFile:
-    __slots__ = ("_directory", "_disk", "_inode")
+    __slots__ = ("_directory", "_disk", "_inode", "_path")
 
-    def __init__(self, disk: MemoryDisk, inode: _Inode, directory: str) -> None:
+    def __init__(self, disk: MemoryDisk, inode: _Inode, directory: str, path: str) -> None:
+        self._path = path
         self._disk = disk
         self._inode = inode
         self._directory = directory  # where it was opened: a rename stays within its log directory
@@ -148,7 +150,12 @@ class MemoryFile:
         inode.modified_ms = self._disk.now_ms
 
     def read_at(self, position: int, length: int) -> bytes:
+        if self._disk.no_wait:
+            self._disk.require_cached(self._path, length)
         return bytes(self._inode.data[position : position + length])
+
+    def require_cached(self, position: int, length: int) -> None:
+        self._disk.require_cached(self._path, length)
 
     def size(self) -> int:
         return len(self._inode.data)
@@ -201,6 +208,9 @@ class MemoryDisk:
         self._unsynced: dict[str, None] = {}
         """Directories whose names may be others than the synced ones."""
         self.locks: set[str] = set()
+        self.no_wait = False
+        self.not_cached: set[str] = set()
+        """Files of which reading something would wait."""
         self.now_ms = 0
         self.fail_after: int | None = None
         self.changes = 0
@@ -222,7 +232,7 @@ class MemoryDisk:
             self.touch(path)
             inode = _Inode(modified_ms=self.now_ms)
             self._put(directory, name, inode)
-        return MemoryFile(self, inode, directory.path)
+        return MemoryFile(self, inode, directory.path, path)
 
     def _inode(self, path: str) -> _Inode:
         above, name = _split(path)
@@ -232,7 +242,19 @@ class MemoryDisk:
             raise FileNotFoundError(path)
         return inode
 
+    def evict(self) -> None:
+        """Nothing that is in files now is in memory, as after a while in which other files were used."""
+        self.not_cached = {one.full_path(name) for one in self._directories.values() for name in _names(one.files)}
+
+    def require_cached(self, path: str, length: int) -> None:
+        """Raises NotCached."""
+        if path in self.not_cached:
+            read_in = partial(self.not_cached.discard, path)
+            raise NotCached(self.device_of(path), read_in, length, f"read of {length} bytes of {path}")
+
     def read(self, path: str) -> bytes:
+        if self.no_wait:
+            self.require_cached(path, len(self._inode(path).data))
         return bytes(self._inode(path).data)
 
     def replace(self, path: str, data: bytes, durable: bool = True) -> None:

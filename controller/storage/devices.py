@@ -29,6 +29,17 @@ ANY_DEVICE = Device("memory")
 """Of a disk that does not distinguish devices."""
 
 
+class NotCached(Exception):
+    """A read would wait for the device, and its caller must not (`Disk.no_wait`). `read_in` reads the bytes, on any
+    thread, so that they are in memory when the caller tries again; it is a job of `device`."""
+
+    def __init__(self, device: Device, read_in: Callable[[], None], size_bytes: int, what: str) -> None:
+        super().__init__(what)
+        self.device = device
+        self.read_in = read_in
+        self.size_bytes = size_bytes
+
+
 class DeviceLimits(msgspec.Struct, frozen=True):
     """The limits of each device.
 

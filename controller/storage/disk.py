@@ -113,6 +113,9 @@ class File(Protocol):
     def read_at(self, position: int, length: int) -> bytes:
         """Up to `length` bytes; fewer only at the file's end."""
 
+    def require_cached(self, position: int, length: int) -> None:
+        """Raise NotCached if reading these bytes is known to wait for the disk."""
+
     def size(self) -> int: ...
 
     def truncate(self, size: int) -> None: ...
@@ -131,6 +134,14 @@ class File(Protocol):
 
 
 class Disk(Protocol):
+    @property
+    def no_wait(self) -> bool:
+        """While it is True, `File.read_at` and `read` raise NotCached where they would wait for the disk. Set for a few
+        calls of one thread, and seen by that thread alone."""
+
+    @no_wait.setter
+    def no_wait(self, value: bool) -> None: ...
+
     def device_of(self, path: str) -> Device:
         """The device that a directory, or the one that it will be made in, lies on. OSError."""
 

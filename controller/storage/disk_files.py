@@ -16,13 +16,15 @@ import errno
 import os
 import queue
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import Generic, TypeAlias, TypeVar
 
 from controller.storage.batches import Bytes
-from controller.storage.devices import Device
+from controller.storage.devices import Device, NotCached
 from controller.storage.disk import is_shortage
 from controller.storage.errors import AlreadyLocked
 from controller.system import (
@@ -30,7 +32,9 @@ from controller.system import (
     OPEN_FLAGS,
     append,
     descriptor_limit,
+    is_cached,
     read_at,
+    read_cached,
     sync_data,
     sync_directory,
     sync_file,
@@ -80,6 +84,32 @@ _numbers = count()
 _FLAGS = os.O_RDWR | os.O_APPEND | OPEN_FLAGS
 
 
+READ_IN_BYTES = 1024 * 1024
+
+
+class _NoWait(threading.local):
+    is_set = False
+
+
+def device_of_number(number: int) -> Device:
+    """The device with this `st_dev`."""
+    return Device(f"{os.major(number)}:{os.minor(number)}" if hasattr(os, "major") else str(number))
+
+
+BUSY_S = 5.0
+_read_in_s: dict[int, float] = {}
+"""When something was last read in from a device, by its number."""
+
+
+def _not_cached(file: OpenFile | CachedFile, device: int, position: int, length: int) -> NotCached:
+    _read_in_s[device] = time.monotonic()
+    what = f"read of {length} bytes at {position} of {file.path}"
+    return NotCached(device_of_number(device), partial(file.read_in, position, length), length, what)
+
+
+_no_wait = _NoWait()
+
+
 class OpenFile:
     """One descriptor. `closing` closes it when no reference to it is left; without it, it is closed at once."""
 
@@ -122,6 +152,22 @@ class OpenFile:
 
     def sync(self) -> None:
         sync_data(self._fd)
+
+    def read_cached(self, position: int, length: int) -> bytes | None:
+        return read_cached(self._fd, length, position)
+
+    def require_cached(self, position: int, length: int) -> None:
+        device = os.fstat(self._fd).st_dev
+        busy = time.monotonic() - _read_in_s.get(device, -BUSY_S) < BUSY_S
+        if not is_cached(self._fd, position, length, busy=busy):
+            raise _not_cached(self, device, position, length)
+
+    def read_in(self, position: int, length: int) -> None:
+        """Read bytes so that they are in the page cache."""
+        end = position + length
+        while position < end and (got := len(self.read_at(position, min(READ_IN_BYTES, end - position)))):
+            position += got
+        _read_in_s[os.fstat(self._fd).st_dev] = time.monotonic()
 
     def fileno(self) -> int:
         return self._fd
@@ -257,7 +303,18 @@ class CachedFile:
         self._opened().append(data)
 
     def read_at(self, position: int, length: int) -> bytes:
+        if _no_wait.is_set:
+            data = self._opened().read_cached(position, length)
+            if data is None:
+                raise _not_cached(self, self._identity[0], position, length)
+            return data
         return self._opened().read_at(position, length)
+
+    def require_cached(self, position: int, length: int) -> None:
+        self._opened().require_cached(position, length)
+
+    def read_in(self, position: int, length: int) -> None:
+        self._opened().read_in(position, length)
 
     def size(self) -> int:
         return self._opened().size()
@@ -401,6 +458,11 @@ def open_files_default() -> int:
     return OPEN_FILES_UNLIMITED if limit is None else max(limit // OPEN_FILES_SHARE, OPEN_FILES_MIN)
 
 
+def _read_in(path: str) -> None:
+    with open(path, "rb") as file:
+        file.read()
+
+
 class FileDisk:
     """The files of the operating system. `open_files_max` limits the descriptors of files that no connection sends
     from; see `disk_files.py`."""
@@ -420,15 +482,29 @@ class FileDisk:
         self._closing.stop()
 
     def device_of(self, path: str) -> Device:
-        number = os.stat(path).st_dev
-        return Device(f"{os.major(number)}:{os.minor(number)}" if hasattr(os, "major") else str(number))
+        return device_of_number(os.stat(path).st_dev)
 
     def open(self, path: str) -> CachedFile:
         return CachedFile(path, self.descriptors)
 
+    @property
+    def no_wait(self) -> bool:
+        return _no_wait.is_set
+
+    @no_wait.setter
+    def no_wait(self, value: bool) -> None:
+        _no_wait.is_set = value
+
     def read(self, path: str) -> bytes:
         with open(path, "rb") as file:
-            return file.read()
+            if not _no_wait.is_set:
+                return file.read()
+            stat = os.fstat(file.fileno())
+            data = read_cached(file.fileno(), stat.st_size, 0)
+        if data is None:
+            device = device_of_number(stat.st_dev)
+            raise NotCached(device, partial(_read_in, path), stat.st_size, f"read of {path}")
+        return data
 
     def replace(self, path: str, data: bytes, durable: bool = True) -> None:
         self._later.settle(path)

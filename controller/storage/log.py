@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -47,6 +47,8 @@ from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, segment_path
 from controller.storage.settings import UNLIMITED, LogSettings
 from controller.storage.tiers import LogTiers
 from controller.storage.transactions import AbortedRange, Marker, Origin, aborted_between, markers_in
+
+T = TypeVar("T")
 
 
 class SegmentFacts(Protocol):
@@ -459,6 +461,7 @@ class PartitionLog:
         reason = roll_reason(self._active, len(data), last_offset, timestamp_ms, settings, now_ms, jitter_ms)
         if reason is not None or (self.tiers is not None and self.tiers.leaves(self._active)):
             self._roll(headers[0].base_offset)
+        self._active.note_written(now_ms)
         self._active.append(data, headers)
         latest = self.epochs.latest
         for header, marker in zip(headers, _markers(data, headers), strict=True):
@@ -580,6 +583,33 @@ class PartitionLog:
         if limit <= offset:
             return self._active.range(0, 0)
         return range_from(self._segments, offset, max_bytes, limit, whole_first_batch)
+
+    def read_cached(
+        self, offset: int, max_bytes: int, up_to: int | None = None, *, whole_first_batch: bool = True
+    ) -> FileRange:
+        """As `read`, for a caller that must not wait for the disk, neither now nor when it sends the range. Raises
+        NotCached: when its `read_in` has returned, the same call is likely to succeed."""
+        disk = self._disk
+        disk.no_wait = True
+        try:
+            found = self.read(offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
+        finally:
+            disk.no_wait = False
+        if found.length and not self._was_written_lately(offset, found.position):
+            found.file.require_cached(found.position, found.length)
+        return found
+
+    def without_waiting(self, read: Callable[[], T]) -> T:
+        """What `read`, a call of this log, returns. Raises NotCached where it would wait for the disk."""
+        self._disk.no_wait = True
+        try:
+            return read()
+        finally:
+            self._disk.no_wait = False
+
+    def _was_written_lately(self, offset: int, position: int) -> bool:
+        active = self._active
+        return offset >= active.base_offset and active.was_written_lately(position, self._now_ms())
 
     @on_disk
     def batch_for_timestamp(self, timestamp_ms: int, from_offset: int = 0) -> TimedBatch | None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from controller.storage.tiers import HddStore
 
 LOOK_BYTES = 4 * 1024
+RECENT_MS = 10_000
 CHECK_BYTES = 1024 * 1024
 
 
@@ -258,6 +259,9 @@ class Segment:
         "_marks",
         "_max_timestamp_offset",
         "_offsets",
+        "_recent_at",
+        "_recent_before",
+        "_recent_since_ms",
         "_sealed_ms",
         "_times",
         "_unindexed_bytes",
@@ -293,6 +297,8 @@ class Segment:
         self.first_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_ms = NO_TIMESTAMP
         self._max_timestamp_offset = base_offset
+        self._recent_at = self._recent_before = self.size_bytes
+        self._recent_since_ms = 0
         self._marks: dict[int, int] | None = None
         """Where the batches appended last begin, and those at which a read ended, by base offset: readers at the end,
         the high watermark, and who reads on ask for these."""
@@ -386,6 +392,18 @@ class Segment:
         if self.max_timestamp_ms > (NO_TIMESTAMP if last is None else last[0]):
             self.times.append(self.max_timestamp_ms, self._max_timestamp_offset - self.base_offset)
 
+    def note_written(self, now_ms: int) -> None:
+        """Something is about to be appended, at this time."""
+        if not 0 <= now_ms - self._recent_since_ms < RECENT_MS:
+            is_next = 0 <= now_ms - self._recent_since_ms < 2 * RECENT_MS
+            self._recent_before = self._recent_at if is_next else self.size_bytes
+            self._recent_at, self._recent_since_ms = self.size_bytes, now_ms
+
+    def was_written_lately(self, position: int, now_ms: int) -> bool:
+        """Whether everything from `position` on was appended within the last 2 * RECENT_MS: it is in the page cache,
+        or there is no memory for anything."""
+        return position >= self._recent_before and 0 <= now_ms - self._recent_since_ms < RECENT_MS
+
     # Opening
 
     def recover(self) -> BatchDamage | None:
@@ -476,7 +494,11 @@ class Segment:
 
     def _rebuild(self) -> None:
         next_offset = self.next_offset
-        damage = self.recover()
+        no_wait, self._disk.no_wait = self._disk.no_wait, False  # half of an index must not be left behind
+        try:
+            damage = self.recover()
+        finally:
+            self._disk.no_wait = no_wait
         if damage is not None:
             raise CorruptLog(self.path, damage.position, damage.reason)
         # A segment before another ends where that begins, though its last batches may have been compacted away.

@@ -79,6 +79,9 @@ class HddFile:
     def read_at(self, position: int, length: int) -> bytes:
         return self._file.read_at(position, length)
 
+    def require_cached(self, position: int, length: int) -> None:
+        self._file.require_cached(position, length)
+
     @_guarded
     def size(self) -> int:
         return self._file.size()
@@ -116,6 +119,14 @@ class HddDisk:
             raise
         except OSError as error:
             raise self._store.failure(error) from error
+
+    @property
+    def no_wait(self) -> bool:
+        return self._disk.no_wait
+
+    @no_wait.setter
+    def no_wait(self, value: bool) -> None:
+        self._disk.no_wait = value
 
     def open(self, path: str) -> HddFile:
         return HddFile(self._do(self._disk.open, path), self._store)

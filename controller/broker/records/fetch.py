@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from functools import lru_cache, partial
+from typing import Any
 
 from controller.broker.partition import Partition, PartitionEvents, Reader
+from controller.broker.records.cold_reads import ATTEMPTS, COLD_BYTES, read_in
 from controller.broker.records.fetch_sessions import (
     Asked,
     FetchContext,
@@ -24,7 +26,7 @@ from controller.broker.records.fetch_sessions import (
     SessionRefused,
 )
 from controller.broker.replica_manager import ApiError, RecordAccess, ReplicationThrottle, api_error_of, local_log
-from controller.broker.request_context import SLICE, Steps, finish
+from controller.broker.request_context import SLICE, Steps, Yielded, finish, first_of
 from controller.clock import Clock
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import (
@@ -39,7 +41,8 @@ from controller.protocol.fetch import (
     FetchResponse,
 )
 from controller.protocol.schema import Records
-from controller.storage import FileRange, OffsetOutOfRange, PartitionLog, StorageError
+from controller.storage import DeviceUnavailable, FileRange, OffsetOutOfRange, PartitionLog, StorageError
+from controller.storage.devices import NotCached
 from controller.timer.purgatory import DelayedOperation, Purgatory
 
 FIRST_VERSION_WITH_BATCHES = 4
@@ -57,7 +60,7 @@ class PartitionReader:
 
     def read(
         self, ask: FetchParams, partitions: Sequence[tuple[str, FetchPartition]], before: Sequence[LogReadResult | None]
-    ) -> Generator[None, None, list[LogReadResult]]:
+    ) -> Generator[Yielded, Any, list[LogReadResult]]:
         """In slices, in the order asked for, no more than `max_bytes` in all. `before`: what the very same question
         about that partition was answered the last time, where it was asked: if that was nothing, and nothing has
         changed, it is the answer again."""
@@ -66,7 +69,8 @@ class PartitionReader:
     def read_again(
         self, ask: FetchParams, partitions: Sequence[tuple[str, FetchPartition]], before: Sequence[LogReadResult | None]
     ) -> list[LogReadResult]:
-        """Read again for the same fetch after its wait; this does not count as another fetch by the follower."""
+        """Read again for the same fetch after its wait; this does not count as another fetch by the follower. What it
+        reads is in memory: it was appended meanwhile, or the fetch has read it before."""
         readings: list[LogReadResult] = finish(self._read_all(ask, partitions, before, reports_position=False))
         return readings
 
@@ -90,7 +94,7 @@ class PartitionReader:
         before: Sequence[LogReadResult | None],
         *,
         reports_position: bool,
-    ) -> Generator[None, None, list[LogReadResult]]:
+    ) -> Generator[Yielded, Any, list[LogReadResult]]:
         left, whole = ask.max_bytes, ask.whole_first_batch
         readings: list[LogReadResult] = []
         fetch_ms = self._clock.now_ms() if reports_position and ask.from_follower and partitions else None
@@ -110,7 +114,9 @@ class PartitionReader:
                     readings.append(known)
                     continue
             limit = min(max(asked.partition_max_bytes, 0), left)
-            reading = self._read(ask, topic, asked, limit, whole, position_ms)
+            reading = self._read(ask, topic, asked, limit, whole, position_ms, may_wait=not reports_position)
+            if isinstance(reading, NotCached):
+                reading = yield from self._read_cold(ask, topic, asked, limit, whole, reading)
             readings.append(reading)
             if reading.size_bytes:
                 left, whole = max(left - reading.size_bytes, 0), False
@@ -124,8 +130,11 @@ class PartitionReader:
         max_bytes: int,
         whole_first_batch: bool,
         position_ms: float | None,
-    ) -> LogReadResult:
-        """Read one partition. `position_ms`: the time of the fetch, if it reports a follower's log end offset."""
+        *,
+        may_wait: bool = False,
+    ) -> LogReadResult | NotCached:
+        """Read one partition. `position_ms`: the time of the fetch, if it reports a follower's log end offset.
+        `may_wait`: the disk is waited for."""
         try:
             partition = self._access.partition(topic, asked.partition)
             log = local_log(partition, asked.current_leader_epoch, only_leader=ask.only_leader)
@@ -144,15 +153,40 @@ class PartitionReader:
                 log.health.check()
                 data = _data(ask, asked, partition, log, b"", NO_DIVERGENCE)
                 return LogReadResult(topic, data, 0, False, partition, log, partition.leader_epoch)
-            found = log.read(asked.fetch_offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
+            read = log.read if may_wait else log.read_cached
+            found = read(asked.fetch_offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
+        except NotCached as cold:
+            return cold
         except (ApiError, StorageError) as error:
-            data = FetchPartitionData(asked.partition, api_error_of(error).error, NO_OFFSET, b"")
-            return LogReadResult(topic, data, ends_the_wait=True)
+            return _failed(topic, asked, error)
         if ask.from_follower:
             self._throttle.sent(topic, asked.partition, found.length)
         data = _data(ask, asked, partition, log, found if found.length else b"", NO_DIVERGENCE)
         size_bytes = found.length + found.cut_bytes
         return LogReadResult(topic, data, size_bytes, False, partition, log, partition.leader_epoch)
+
+    def _read_cold(
+        self,
+        ask: FetchParams,
+        topic: str,
+        asked: FetchPartition,
+        max_bytes: int,
+        whole_first_batch: bool,
+        cold: NotCached,
+    ) -> Generator[Yielded, Any, LogReadResult]:
+        """Read one partition of which something is not in memory: `cold` to begin with. Meanwhile its leader may have
+        changed, so each attempt begins anew; its follower's log end offset was recorded by the first."""
+        max_bytes = min(max_bytes, max(COLD_BYTES, ask.min_bytes))
+        for attempt in range(ATTEMPTS):
+            try:
+                last = not (yield from read_in(cold)) or attempt == ATTEMPTS - 1
+            except DeviceUnavailable as error:
+                return _failed(topic, asked, error)
+            reading = self._read(ask, topic, asked, max_bytes, whole_first_batch, None, may_wait=last)
+            if not isinstance(reading, NotCached):
+                return reading
+            cold = reading
+        raise AssertionError("the last attempt waits for the disk")
 
     def _record_position(
         self, partition: Partition, log: PartitionLog, ask: FetchParams, asked: FetchPartition, now_ms: float
@@ -170,6 +204,11 @@ class PartitionReader:
             ask.replica_epoch,
         )
         self._partition_events.follower_fetched(partition, ask.replica_id, moved=moved)
+
+
+def _failed(topic: str, asked: FetchPartition, error: ApiError | StorageError) -> LogReadResult:
+    data = FetchPartitionData(asked.partition, api_error_of(error).error, NO_OFFSET, b"")
+    return LogReadResult(topic, data, ends_the_wait=True)
 
 
 def _require_replica(partition: Partition, broker: int, asked: FetchPartition) -> None:
@@ -409,10 +448,8 @@ class FetchHandler:
             return None
         partitions = session.partitions()
         reading = self._reading.read(ask, partitions, session.before())
-        if len(partitions) > SLICE:
-            return self._in_slices(request.max_wait_ms, ask, session, partitions, reading, answer)
-        self._answer(request.max_wait_ms, ask, session, partitions, finish(reading), answer)
-        return None
+        steps = self._in_slices(request.max_wait_ms, ask, session, partitions, reading, answer)
+        return steps if len(partitions) > SLICE else first_of(steps)
 
     def _in_slices(
         self,
@@ -420,7 +457,7 @@ class FetchHandler:
         ask: FetchParams,
         session: FetchContext,
         partitions: Sequence[Asked],
-        reading: Generator[None, None, list[LogReadResult]],
+        reading: Generator[Yielded, Any, list[LogReadResult]],
         answer: Callable[[FetchResponse], None],
     ) -> Steps:
         readings = yield from reading

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from controller.broker.partition import Partition
+from controller.broker.records.cold_reads import until_cached
 from controller.broker.replica_manager import ApiError, RecordAccess, api_error_of, local_log
 from controller.broker.request_context import SLICE, Job, JobLane, Steps, Yielded
 from controller.protocol.errors import ErrorCode
@@ -140,12 +141,13 @@ def _limit(partition: Partition, log: PartitionLog, request: ListOffsetsRequest)
 
 def _at_time(log: PartitionLog, timestamp_ms: int) -> Generator[Yielded, Any, TimestampOffset | None]:
     """The first record of that time or later. Batches are looked through by jobs: one that is compressed takes long."""
-    batch = log.batch_for_timestamp(timestamp_ms)
+    batch = yield from until_cached(log, partial(log.batch_for_timestamp, timestamp_ms))
     while batch is not None:
         found: TimestampOffset | None = yield Job(partial(batch.find, decompress), JobLane.RECORDS)
         if found is not None:
             return found
-        batch = log.batch_for_timestamp(timestamp_ms, batch.header.last_offset + 1)
+        following = partial(log.batch_for_timestamp, timestamp_ms, batch.header.last_offset + 1)
+        batch = yield from until_cached(log, following)
     return None
 
 

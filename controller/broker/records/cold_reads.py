@@ -1,0 +1,47 @@
+"""Reads that would wait for a disk: a job of the device reads the bytes in, and the broker's thread tries again.
+
+The broker's thread must not wait for a disk (KAFKA-7504: one consumer of old records delays all clients). It asks for
+what is in memory. If that is not enough, the steps yield a job for what is missing. The read itself is always done on
+the broker's thread, since a log belongs to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+from controller.broker.request_context import Job, Yielded
+from controller.storage import PartitionLog
+from controller.storage.devices import NotCached
+
+T = TypeVar("T")
+
+ATTEMPTS = 10
+"""A read needs two indexes, some headers and the records: more attempts than that are lost to a shortage of memory."""
+COLD_BYTES = 1024 * 1024
+"""Of one partition's records that are not in memory, as far as one answer has them."""
+
+
+def read_in(cold: NotCached) -> Generator[Yielded, Any, bool]:
+    """Read in what is missing. False: that failed, and the read is to be done on the broker's thread, where the error,
+    if it comes again, is the log's or the HDD's to judge. Raises DeviceUnavailable."""
+    try:
+        yield Job(cold.read_in, cold.device, size_bytes=cold.size_bytes, what=str(cold))
+    except OSError:
+        return False
+    return True
+
+
+def until_cached(
+    log: PartitionLog, read: Callable[[], T], otherwise: Callable[[], T] | None = None
+) -> Generator[Yielded, Any, T]:
+    """The result of `read`, a read of the log, with what it needs read in before; after many attempts that of
+    `otherwise` (`read`, if not given), which waits. Raises DeviceUnavailable."""
+    for _ in range(ATTEMPTS + 3 * len(log.segment_offsets)):
+        try:
+            return log.without_waiting(read)
+        except NotCached as cold:
+            missing = cold
+        if not (yield from read_in(missing)):
+            break
+    return (otherwise or read)()

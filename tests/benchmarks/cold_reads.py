@@ -1,0 +1,375 @@
+"""`camerlengo bench cold-reads`: producing to and fetching from one topic beside readers of another's cold records.
+
+The log is on a file system of its own, on a loop device whose bandwidth for the broker is limited (blkio of cgroups
+v1). The records that are read there are evicted from the page cache first. Linux only, as root.
+
+    python -m tests.benchmarks.cold_reads probe|readers '{...}'
+
+are its child processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from controller.broker.settings import Address, address, address_text
+from controller.cli.values import number_from
+from controller.hosts.local_cluster import LocalCluster, ask_broker
+from controller.protocol.client import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
+from controller.protocol.errors import ErrorCode
+from controller.protocol.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from controller.protocol.framing import FrameBuffer, framed
+from controller.protocol.produce import (
+    ACKS_LEADER,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
+from controller.storage.batches import Record, encode_batch, headers_of, whole_bytes
+from controller.storage.segment import RECENT_MS
+from tests.benchmarks.broker import cpu_s, percentile
+from tests.benchmarks.common import CouldNotRun, add_count, add_output, circumstances, integers, show
+
+BLKIO = Path("/sys/fs/cgroup/blkio")
+HOT, COLD = "hot", "cold"
+HOT_BYTES = 100
+COLD_RECORD_BYTES = 16 * 1024
+BATCH_RECORDS = 32
+FETCH_BYTES = 1024 * 1024
+HOT_BEHIND = 50
+"""Records before the end at which a hot fetch begins."""
+FETCH_VERSION, PRODUCE_VERSION = 11, 8
+LIMIT_S = 60.0
+WARM_UP_S = 1.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Starts a ZooKeeper and one broker, whose log lies on a device of limited bandwidth. A client produces records"
+        " of 100 bytes with acks=1 to the topic hot, and another fetches its latest records, each at a steady rate;"
+        " latency is counted from when a request was due. Beside them, N readers fetch records of the topic cold that"
+        " are not in the page cache. The table has p50 and p99 by the number of readers, and the ratio to the median"
+        " of the runs without readers. Needs Linux, root, losetup, mkfs.ext4 and the blkio controller of cgroups v1."
+    )
+    parser.add_argument("--readers", type=integers(0), default=(0, 1, 8, 32), metavar="N,...", help="(0,1,8,32)")
+    add_count(parser, "--rate", 200, "requests per second of each of the two clients")
+    add_count(parser, "--megabytes-per-second", 10, "bandwidth of the device, for reads and for writes")
+    add_count(parser, "--cold-megabytes", 192, "size of the cold topic")
+    add_count(parser, "--runs", 1, "number of rounds; the output has medians")
+    parser.add_argument("--seconds", type=number_from(), default=8.0, metavar="S", help="duration of each run (8)")
+    add_output(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    _require()
+    before = os.getloadavg()[0]
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="camerlengo-cold-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        device = stack.enter_context(_device(folder, 3 * arguments.cold_megabytes + 256))
+        data = folder / "cluster"
+        data.mkdir()
+        (data / "logs-1").symlink_to(folder / "mounted")
+        cluster = stack.enter_context(LocalCluster(brokers=1, data_dir=data))
+        at = cluster.brokers[1].ready_at()
+        assert at is not None
+        _fill(at, arguments.cold_megabytes)
+        pid = cluster.brokers[1].pid
+        stack.enter_context(_throttled(device, pid, arguments.megabytes_per_second))
+        logs = sorted((folder / "mounted").glob(f"{COLD}-0/*.log"))
+        rows = [
+            _measured(at, pid, logs, readers, arguments) for _ in range(arguments.runs) for readers in arguments.readers
+        ]
+    found = {"benchmark": "cold-reads", "rows": _medians(rows), "circumstances": circumstances(before)}
+    show(arguments, found, table(found))
+    return 0
+
+
+def _require() -> None:
+    if sys.platform != "linux" or os.geteuid() != 0:
+        raise CouldNotRun("cold-reads needs Linux and root: it mounts a loop device and limits its bandwidth")
+    missing = [name for name in ("losetup", "mkfs.ext4", "mount", "umount") if shutil.which(name) is None]
+    if missing:
+        raise CouldNotRun(f"cold-reads needs {', '.join(missing)}: not found in PATH")
+    if not (BLKIO / "blkio.throttle.read_bps_device").exists():
+        raise CouldNotRun(f"cold-reads needs the blkio controller of cgroups v1: expected it at {BLKIO}")
+
+
+@contextmanager
+def _device(folder: Path, megabytes: int) -> Iterator[str]:
+    """The number of a loop device with a file system, mounted at `mounted` in the folder."""
+    image, mounted = folder / "image", folder / "mounted"
+    mounted.mkdir()
+    with image.open("wb") as file:
+        file.truncate(megabytes * 1024 * 1024)
+    subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
+    loop = subprocess.run(["losetup", "--find", "--show", image], check=True, capture_output=True, text=True).stdout
+    try:
+        subprocess.run(["mount", loop.strip(), mounted], check=True)
+        try:
+            shutil.rmtree(mounted / "lost+found")
+            number = mounted.stat().st_dev
+            yield f"{os.major(number)}:{os.minor(number)}"
+        finally:
+            subprocess.run(["umount", "--lazy", mounted], check=True)
+    finally:
+        subprocess.run(["losetup", "--detach", loop.strip()], check=True)
+
+
+@contextmanager
+def _throttled(device: str, pid: int, megabytes: int) -> Iterator[None]:
+    group = BLKIO / f"camerlengo-bench-{os.getpid()}"
+    group.mkdir()
+    try:
+        for kind in ("read", "write"):
+            (group / f"blkio.throttle.{kind}_bps_device").write_text(f"{device} {megabytes * 1024 * 1024}\n")
+        (group / "cgroup.procs").write_text(str(pid))
+        yield
+        (BLKIO / "cgroup.procs").write_text(str(pid))
+    finally:
+        for member in (group / "cgroup.procs").read_text().split():
+            (BLKIO / "cgroup.procs").write_text(member)
+        group.rmdir()
+
+
+def _fill(at: Address, megabytes: int) -> None:
+    topics = tuple(CreatableTopic(name, 1, 1) for name in (HOT, COLD))
+    made = ask_broker(at, ApiKey.CREATE_TOPICS, 4, CreateTopicsRequest(topics, int(LIMIT_S * 1_000)), LIMIT_S)
+    assert isinstance(made, CreateTopicsResponse)
+    client = BenchClient(at)
+    value = os.urandom(COLD_RECORD_BYTES)
+    batch = _batch([value] * BATCH_RECORDS)
+    for _ in range(megabytes * 1024 * 1024 // len(batch)):
+        client.produce(COLD, batch)
+    hot = _batch([bytes(HOT_BYTES)])
+    for _ in range(2 * HOT_BEHIND):
+        client.produce(HOT, hot)
+    time.sleep(2 * RECENT_MS / 1_000)  # until then a broker takes it that what it has written is in the page cache
+
+
+def _batch(values: Sequence[bytes]) -> bytes:
+    now_ms = int(time.time() * 1_000)
+    return encode_batch([Record(number, now_ms, None, value) for number, value in enumerate(values)])
+
+
+def _evict(logs: Sequence[Path]) -> None:
+    for path in logs:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
+
+def _measured(
+    at: Address, pid: int, logs: Sequence[Path], readers: int, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    _evict(logs)
+    given = {"at": address_text(at), "seconds": arguments.seconds, "rate": arguments.rate, "readers": readers}
+    given["records"] = arguments.cold_megabytes * 1024 * 1024 // COLD_RECORD_BYTES // BATCH_RECORDS * BATCH_RECORDS
+    children = [_child("readers", given)] if readers else []
+    before_s = cpu_s(pid)
+    children.append(_child("probe", given))
+    try:
+        answers = [json.loads(_output(child, arguments.seconds)) for child in children]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+    spent_s = cpu_s(pid) - before_s
+    row: dict[str, Any] = {"readers": readers, "cpu_s": round(spent_s, 2)}
+    for kind, latencies in answers[-1].items():
+        row[kind] = {f"p{percent:g}": percentile(latencies, percent) for percent in (50, 99)}
+        row[kind]["max"] = round(max(latencies), 2)
+    row["cold_mb_per_s"] = round(answers[0]["bytes"] / 1e6 / arguments.seconds, 1) if readers else 0.0
+    return row
+
+
+def _child(kind: str, given: Mapping[str, Any]) -> subprocess.Popen[str]:
+    words = [sys.executable, "-m", "tests.benchmarks.cold_reads", kind, json.dumps(given)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+
+
+def _output(child: subprocess.Popen[str], seconds: float) -> str:
+    output, _ = child.communicate(timeout=seconds + LIMIT_S)
+    if child.returncode:
+        raise CouldNotRun(f"{child.args!r} ended with {child.returncode}")
+    return output
+
+
+def _medians(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = []
+    for readers in dict.fromkeys(row["readers"] for row in rows):
+        those = [row for row in rows if row["readers"] == readers]
+        median: dict[str, Any] = {"readers": readers}
+        for kind in ("produce", "fetch"):
+            median[kind] = {name: percentile([row[kind][name] for row in those], 50) for name in ("p50", "p99", "max")}
+        for name in ("cold_mb_per_s", "cpu_s"):
+            median[name] = percentile([row[name] for row in those], 50)
+        found.append(median)
+    base = next((row for row in found if row["readers"] == 0), None)
+    for row in found if base is not None else ():
+        assert base is not None
+        for kind in ("produce", "fetch"):
+            row[kind]["ratio"] = round(row[kind]["p99"] / base[kind]["p99"], 2)
+    return found
+
+
+def table(found: Mapping[str, Any]) -> str:
+    lines = [f"{'readers':>7}{'cold MB/s':>11}{'CPU s':>7}  produce ms: p50, p99, max, ratio   fetch ms: ..."]
+    for row in found["rows"]:
+        sides = "   ".join(
+            f"{row[kind]['p50']:>8.2f}{row[kind]['p99']:>8.2f}{row[kind]['max']:>8.1f}{row[kind].get('ratio', 0):>7.2f}"
+            for kind in ("produce", "fetch")
+        )
+        lines.append(f"{row['readers']:>7}{row['cold_mb_per_s']:>11.1f}{row['cpu_s']:>7.2f}  {sides}")
+    return "\n".join([*lines, found["circumstances"]])
+
+
+# -- the clients
+
+
+class BenchClient:
+    """One connection, one request at a time."""
+
+    def __init__(self, at: Address) -> None:
+        self.socket = socket.create_connection(at, LIMIT_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._frames = FrameBuffer(64 * 1024 * 1024)
+
+    def send_fetch(self, topic: str, offset: int, max_bytes: int) -> None:
+        asked = FetchPartition(0, fetch_offset=offset, partition_max_bytes=max_bytes)
+        request = FetchRequest(0, 0, (FetchTopic(topic, (asked,)),), max_bytes=max_bytes)
+        header = RequestHeader(ApiKey.FETCH, FETCH_VERSION, 1, "bench")
+        self.socket.sendall(framed(encode_request(header, request)))
+
+    def received(self) -> bytes | None:
+        """Read once; the answer, when it is complete."""
+        data = self.socket.recv(1 << 20)
+        if not data:
+            raise ConnectionError("the broker closed the connection")
+        frames = self._frames.feed(data)
+        return frames[0] if frames else None
+
+    def answer(self) -> bytes:
+        while (frame := self.received()) is None:
+            pass
+        return frame
+
+    def fetch(self, topic: str, offset: int, max_bytes: int) -> memoryview:
+        self.send_fetch(topic, offset, max_bytes)
+        return records_of(self.answer())
+
+    def produce(self, topic: str, batch: bytes) -> int:
+        """The offset of the batch."""
+        request = ProduceRequest(ACKS_LEADER, 30_000, (ProduceTopic(topic, (ProducePartition(0, batch),)),))
+        header = RequestHeader(ApiKey.PRODUCE, PRODUCE_VERSION, 1, "bench")
+        self.socket.sendall(framed(encode_request(header, request)))
+        response = decode_response(ApiKey.PRODUCE, PRODUCE_VERSION, self.answer())[1]
+        assert isinstance(response, ProduceResponse)
+        result = response.responses[0].partition_responses[0]
+        if result.error_code != ErrorCode.NONE:
+            raise RuntimeError(f"produce to {topic}: {result.error_code}")
+        return result.base_offset
+
+
+def records_of(frame: bytes) -> memoryview:
+    response = decode_response(ApiKey.FETCH, FETCH_VERSION, frame)[1]
+    assert isinstance(response, FetchResponse)
+    data = response.responses[0].partitions[0]
+    if data.error_code != ErrorCode.NONE:
+        raise RuntimeError(f"fetch: {data.error_code!r}")
+    assert isinstance(data.records, bytes | memoryview)
+    return memoryview(data.records)
+
+
+def probe(given: Mapping[str, Any]) -> dict[str, list[float]]:
+    at, rate = address(given["at"]), given["rate"]
+    batch = _batch([bytes(HOT_BYTES)])
+    producer, fetcher = BenchClient(at), BenchClient(at)
+    end = producer.produce(HOT, batch)
+
+    def produce() -> None:
+        nonlocal end
+        end = producer.produce(HOT, batch)
+
+    def fetch() -> None:
+        if not len(fetcher.fetch(HOT, max(end - HOT_BEHIND, 0), FETCH_BYTES)):
+            raise RuntimeError("a hot fetch found nothing")
+
+    found: dict[str, list[float]] = {}
+
+    def measure(kind: str, step: Callable[[], None]) -> None:
+        found[kind] = _steady(step, rate, given["seconds"])
+
+    threads = [threading.Thread(target=measure, args=one) for one in (("produce", produce), ("fetch", fetch))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def _steady(step: Callable[[], None], rate: float, seconds: float) -> list[float]:
+    """The latencies in ms, each from when its request was due."""
+    found = []
+    began_s = time.perf_counter()
+    for number in range(int(rate * seconds)):
+        due_s = began_s + number / rate
+        if (wait_s := due_s - time.perf_counter()) > 0:
+            time.sleep(wait_s)
+        step()
+        found.append((time.perf_counter() - due_s) * 1_000.0)
+    return found[int(rate * min(WARM_UP_S, seconds / 4)) :]
+
+
+def readers(given: Mapping[str, Any]) -> dict[str, int]:
+    """Fetch without a pause, each reader from a place of its own."""
+    at, count, records = address(given["at"]), given["readers"], given["records"]
+    until_s = time.perf_counter() + given["seconds"] + WARM_UP_S
+    clients = {}
+    offsets = {}
+    read_bytes = 0
+    for number in range(count):
+        client = BenchClient(at)
+        clients[client.socket.fileno()] = client
+        offsets[client.socket.fileno()] = number * records // count
+        client.send_fetch(COLD, offsets[client.socket.fileno()], FETCH_BYTES)
+    while (left_s := until_s - time.perf_counter()) > 0:
+        for fd in select.select(list(clients), [], [], left_s)[0]:
+            frame = clients[fd].received()
+            if frame is None:
+                continue
+            data = records_of(frame)
+            read_bytes += len(data)
+            headers = headers_of(data[: whole_bytes(data)])
+            offsets[fd] = headers[-1].next_offset if headers else 0
+            clients[fd].send_fetch(COLD, offsets[fd], FETCH_BYTES)
+    return {"bytes": read_bytes}
+
+
+def main(words: list[str]) -> None:
+    kind, text = words
+    work: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {"probe": probe, "readers": readers}
+    print(json.dumps(work[kind](json.loads(text))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,187 @@
+"""Reads of what is not in memory: a job of the device reads it in, and the broker's thread does not wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from controller.broker.records.cold_reads import ATTEMPTS
+from controller.broker.request_context import Job, Steps
+from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
+from controller.protocol.errors import ErrorCode
+from controller.protocol.fetch import FetchPartition, FetchPartitionData, FetchRequest, FetchResponse, FetchTopic
+from controller.protocol.framing import joined
+from controller.protocol.schema import RequestValue, ResponseValue
+from controller.storage.devices import ANY_DEVICE
+from controller.storage.errors import DeviceUnavailable
+from controller.storage.log import PartitionLog
+from tests.broker.leading import Holder, offsets
+
+VERSION = 11
+
+
+class Asked:
+    """A request whose jobs the test runs."""
+
+    def __init__(self, broker: Holder, key: ApiKey, version: int, value: RequestValue) -> None:
+        self.responses: list[ResponseValue] = []
+        self._steps: Steps | None
+        self.job: Job | None = None
+
+        def respond(parts: Any) -> None:
+            data = joined([one if isinstance(one, bytes | memoryview) else one.read() for one in parts])
+            self.responses.append(decode_response(key, version, data)[1])
+
+        self._steps = broker.broker.begin(encode_request(RequestHeader(key, version, 1, "c"), value), respond)
+        self._go_on(lambda steps: steps.send(None))
+
+    def _go_on(self, step: Callable[[Steps], Any]) -> None:
+        self.job = None
+        if self._steps is None:
+            return
+        try:
+            yielded = step(self._steps)
+            while not isinstance(yielded, Job):
+                yielded = self._steps.send(None)
+            self.job = yielded
+        except StopIteration:
+            self._steps = None
+
+    def run_job(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        assert self.job is not None
+        result = self.job.call()
+        meanwhile()
+        self._go_on(lambda steps: steps.send(result))
+
+    def fail_job(self, error: Exception) -> None:
+        self._go_on(lambda steps: steps.throw(error))
+
+    def finish(self) -> ResponseValue:
+        for _ in range(100):
+            if self.job is None:
+                break
+            self.run_job()
+        (response,) = self.responses
+        return response
+
+
+def holder(partitions: int = 1) -> Holder:
+    """Leads partitions with five batches of one record each, of which nothing is in memory."""
+    broker = Holder(partitions)
+    broker.begin_leading()
+    for _ in range(5):
+        broker.produce(acks=1, numbers=range(partitions))
+    for replica in (2, 3):
+        broker.fetch(5, replica=replica, epoch=4, numbers=range(partitions))
+    pass_time(broker)
+    broker.disk.evict()
+    return broker
+
+
+def pass_time(broker: Holder) -> None:
+    passed = broker.clock.sleep(60_000)
+    broker.clock.run_until(lambda: passed.done, broker.clock.now_ms() + 60_000)
+
+
+def fetch(broker: Holder, offset: int, numbers: tuple[int, ...] = (0,)) -> Asked:
+    partitions = tuple(FetchPartition(number, fetch_offset=offset, partition_max_bytes=1 << 20) for number in numbers)
+    return Asked(broker, ApiKey.FETCH, VERSION, FetchRequest(0, 1, (FetchTopic("t", partitions),)))
+
+
+def parts(response: ResponseValue) -> tuple[FetchPartitionData, ...]:
+    assert isinstance(response, FetchResponse)
+    return response.responses[0].partitions
+
+
+def test_a_fetch_of_what_is_not_in_memory_is_answered_after_jobs_of_the_device() -> None:
+    broker = holder()
+    asked = fetch(broker, 1)
+    assert asked.job is not None
+    assert asked.job.lane == ANY_DEVICE
+    assert "00000000000000000000.log" in asked.job.what
+    assert asked.job.size_bytes > 0
+    assert asked.responses == []
+    (data,) = parts(asked.finish())
+    assert offsets(data) == [1, 2, 3, 4]
+
+
+def test_a_fetch_of_what_is_in_memory_needs_no_job() -> None:
+    broker = holder()
+    broker.disk.not_cached.clear()
+    asked = fetch(broker, 1)
+    assert asked.job is None
+    assert offsets(parts(asked.finish())[0]) == [1, 2, 3, 4]
+
+
+def test_what_was_written_lately_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = holder()
+    asked: list[int] = []
+    monkeypatch.setattr(type(broker.disk), "require_cached", lambda _disk, _path, length: asked.append(length))
+    broker.produce(acks=1)
+    for replica in (2, 3):
+        broker.follow(replica, 6)
+    asked.clear()
+    assert offsets(parts(fetch(broker, 5).finish())[0]) == [5]
+    assert asked == []
+    pass_time(broker)
+    fetch(broker, 5)
+    assert asked
+
+
+def test_a_device_that_does_not_answer_is_a_storage_error_and_the_directory_stays_online() -> None:
+    broker = holder()
+    asked = fetch(broker, 1)
+    asked.fail_job(DeviceUnavailable("8:1", "no answer"))
+    (data,) = parts(asked.finish())
+    assert data.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.logs.directories[0].health.cause is None
+    broker.disk.not_cached.clear()
+    assert offsets(parts(fetch(broker, 1).finish())[0]) == [1, 2, 3, 4]
+
+
+def test_a_job_that_fails_leaves_it_to_the_read_to_find_out_why() -> None:
+    """Retention may have removed the file meanwhile; if the disk has failed, the read fails too, as without a job."""
+    broker = holder()
+    asked = fetch(broker, 1)
+    asked.fail_job(FileNotFoundError(2, "no such file"))
+    assert offsets(parts(asked.finish())[0]) == [1, 2, 3, 4]
+    assert broker.logs.directories[0].health.cause is None
+
+
+def test_the_leadership_may_be_lost_while_a_job_runs() -> None:
+    broker = holder()
+    asked = fetch(broker, 1)
+    broker.lead((2, 3), leader=2, leader_epoch=5)
+    broker.lead((2, 3), leader=2, leader_epoch=6)
+    (data,) = parts(asked.finish())
+    assert offsets(data) == [1, 2, 3, 4] or data.error_code != ErrorCode.NONE
+
+
+def test_a_partition_that_is_evicted_again_and_again_is_read_in_the_end() -> None:
+    broker = holder()
+    asked = fetch(broker, 1)
+    for _ in range(ATTEMPTS):
+        asked.run_job(broker.disk.evict)
+    assert asked.job is None, "at last the disk is waited for"
+    assert offsets(parts(asked.finish())[0]) == [1, 2, 3, 4]
+
+
+def test_a_hung_partition_does_not_keep_others_from_their_answers() -> None:
+    broker = holder(2)
+    broker.disk.not_cached = {path for path in broker.disk.not_cached if "/t-0/" in path}
+    asked = fetch(broker, 1, (0, 1))
+    assert asked.job is not None
+    asked.fail_job(DeviceUnavailable("8:1", "no answer"))
+    first, second = parts(asked.finish())
+    assert (first.error_code, offsets(second)) == (ErrorCode.KAFKA_STORAGE_ERROR, [1, 2, 3, 4])
+
+
+def test_reading_without_waiting_ends_with_the_call() -> None:
+    broker = holder()
+    log: PartitionLog = broker.log()
+    with pytest.raises(Exception, match="read of"):
+        log.read_cached(1, 1 << 20)
+    assert not broker.disk.no_wait
+    assert log.read(1, 1 << 20).length

@@ -1,0 +1,86 @@
+"""What is in the page cache is read without waiting; what is not is read in by another thread first."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from controller import system
+from controller.storage.devices import NotCached
+from controller.storage.disk_files import CachedFile, FileDisk
+
+MEGABYTE = 1024 * 1024
+
+
+@pytest.fixture
+def disk() -> FileDisk:
+    return FileDisk()
+
+
+@pytest.fixture
+def file(disk: FileDisk, tmp_path: Path) -> CachedFile:
+    """Of a megabyte, none of which is in the page cache."""
+    made = disk.open(str(tmp_path / "file"))
+    made.append(bytes(MEGABYTE))
+    made.sync()
+    if not system.HAS_NOWAIT:
+        pytest.skip("the system can't tell what is in its page cache")
+    os.posix_fadvise(made.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if system.is_cached(made.fileno(), 0, MEGABYTE, busy=True):
+        pytest.skip("the file system does not evict")
+    return made
+
+
+def test_what_is_not_in_the_page_cache_is_named_and_read_in(disk: FileDisk, file: CachedFile, tmp_path: Path) -> None:
+    with pytest.raises(NotCached, match=f"read of {MEGABYTE} bytes at 0 of {tmp_path}/file") as found:
+        file.require_cached(0, MEGABYTE)
+    assert found.value.device == disk.device_of(str(tmp_path))
+    assert found.value.size_bytes == MEGABYTE
+    found.value.read_in()
+    file.require_cached(0, MEGABYTE)
+
+
+def test_a_hole_within_a_range_is_found(file: CachedFile) -> None:
+    file.read_at(0, MEGABYTE)
+    file.require_cached(0, MEGABYTE)
+    os.posix_fadvise(file.fileno(), 512 * 1024, 64 * 1024, os.POSIX_FADV_DONTNEED)
+    with pytest.raises(NotCached):
+        file.require_cached(0, MEGABYTE)
+    file.require_cached(0, 512 * 1024)
+
+
+@pytest.mark.parametrize("cachestat", [True, False])
+@pytest.mark.parametrize("busy", [True, False])
+def test_ranges_of_any_place_and_length(
+    file: CachedFile, monkeypatch: pytest.MonkeyPatch, cachestat: bool, busy: bool
+) -> None:
+    if not cachestat:
+        monkeypatch.setattr(system, "_cachestat", [lambda _fd, _position, _length: None])
+    fd = file.fileno()
+    for position, length in ((0, 1), (4095, 2), (100_000, 300_000), (MEGABYTE - 1, 1), (0, MEGABYTE)):
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        assert not system.is_cached(fd, position, length, busy=busy), (position, length)
+        file.read_in(position, length)
+        assert system.is_cached(fd, position, length, busy=busy), (position, length)
+
+
+def test_a_reader_that_must_not_wait_reads_what_is_there_and_no_more(disk: FileDisk, file: CachedFile) -> None:
+    disk.no_wait = True
+    try:
+        with pytest.raises(NotCached):
+            file.read_at(0, 10)
+        with pytest.raises(NotCached):
+            disk.read(file.path)
+        file.read_in(0, MEGABYTE)
+        assert file.read_at(MEGABYTE - 5, 10) == bytes(5)
+        assert disk.read(file.path) == bytes(MEGABYTE)
+    finally:
+        disk.no_wait = False
+
+
+def test_a_system_that_cannot_tell_reads_as_before(file: CachedFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "HAS_NOWAIT", False)
+    file.require_cached(0, MEGABYTE)
+    assert system.read_cached(file.fileno(), 10, 0) == bytes(10)
