@@ -132,9 +132,9 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages and benchmarks": (lines, 95_144),
+    "lines of the packages and benchmarks": (lines, 95_357),
     "files of the packages and benchmarks": (files, 376),
-    "lines of the packages": (lambda: lines(PACKAGES), 86_846),
+    "lines of the packages": (lambda: lines(PACKAGES), 87_059),
     "files of the packages": (lambda: files(PACKAGES), 352),
     "public classes that share a name": (lambda: len(shared_class_names()), 1),
     "lines of the packages with replaced words": (lines_with_replaced_words, 0),

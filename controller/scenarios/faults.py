@@ -352,12 +352,13 @@ class AskIsr(Fault, frozen=True, kw_only=True, tag="ask-isr"):
 # -- members of the workload's consumer group
 
 
-MemberChange = Literal["join", "leave", "die", "pause", "resume"]
+MemberChange = Literal["join", "leave", "die", "pause", "resume", "replace"]
 
 
 class ChangeMember(_LastingFault, frozen=True, kw_only=True, tag="change-member"):
     """A client of the workload's group (`members` of the records, by number) starts, leaves, dies without leaving, or
-    stands still. It goes on, or starts again, after `for_ms`; a client that has joined leaves then."""
+    stands still, or stands still while another takes its place. It goes on, or starts again, after `for_ms`; a client
+    that has joined leaves then."""
 
     member: Annotated[int, Meta(ge=0, lt=MEMBERS_MAX)]
     how: MemberChange

@@ -323,7 +323,15 @@ def plan_text(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-_UNLESS_SET = {"members": 0, "group_session_ms": 6_000, "when": True, "as": "", "other_than": (), "racks": ()}
+_UNLESS_SET = {
+    "members": 0,
+    "group_session_ms": 6_000,
+    "static_members": False,
+    "when": True,
+    "as": "",
+    "other_than": (),
+    "racks": (),
+}
 """Fields that are written only with another value."""
 
 

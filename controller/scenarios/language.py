@@ -122,8 +122,8 @@ class RecordsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """What is written and read from the step `produce` on. `topics`: a prefix of the topics written to (all if left
     out); `rate_per_s` of all producers together, 0 for none, and `simulated_rate_per_s` in its place in simulation,
     where every record costs real time; `consumers` that read everything; `acks` "all", 1 or 0. `members` of a consumer
-    group that shares the partitions, with sessions of `group_session_ms`; the brokers' `group.min.session.timeout.ms`
-    must allow them."""
+    group that shares the partitions, with sessions of `group_session_ms`, which the brokers'
+    `group.min.session.timeout.ms` must allow; `static_members` have a group.instance.id."""
 
     topics: str = ""
     rate_per_s: float = 1000.0
@@ -137,6 +137,7 @@ class RecordsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     in_flight: int = 5
     members: int = 0
     group_session_ms: int = 6_000
+    static_members: bool = False
 
 
 class WorkloadSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -190,7 +191,7 @@ class Outside(StrEnum):
 class PlanRecords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Clients that write to `topic` and read it, from when the plan first creates it on; brokers need `log.dirs`.
     `acks`: -1 (all), 1 or 0. `in_flight`: requests a connection that are unanswered. `members`: of a consumer group
-    that shares the partitions, with sessions of `group_session_ms`."""
+    that shares the partitions, with sessions of `group_session_ms`; `static_members` have a group.instance.id."""
 
     topic: str
     rate_per_s: float = 20.0
@@ -199,6 +200,7 @@ class PlanRecords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     in_flight: int = 1
     members: int = 0
     group_session_ms: int = 6_000
+    static_members: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -66,6 +66,7 @@ class SimulatedConsumer:
             if not places:
                 await routes.clock.sleep(BACKOFF_MS)
                 continue
+            asked = {place: self.positions[place] for place in places}
             body = encode_request_body(ApiKey.FETCH, _FETCH_VERSION, self._request(places))
             try:
                 answer = await routes.pipeline(node).ask(ApiKey.FETCH, _FETCH_VERSION, body, REQUEST_TIMEOUT_MS)
@@ -73,7 +74,7 @@ class SimulatedConsumer:
                 routes.forget(places)
                 await routes.clock.sleep(BACKOFF_MS)
                 continue
-            if not await self._take(answer):
+            if not await self._take(answer, asked):
                 await routes.clock.sleep(BACKOFF_MS)
 
     def _request(self, places: list[int]) -> FetchRequest:
@@ -85,8 +86,9 @@ class SimulatedConsumer:
             MAX_WAIT_MS, 1, tuple(FetchTopic(topic, tuple(partitions)) for topic, partitions in topics.items())
         )
 
-    async def _take(self, body: bytes) -> bool:
-        """False if something did not go well, and a pause is due."""
+    async def _take(self, body: bytes, asked: Mapping[int, int]) -> bool:
+        """False if something did not go well, and a pause is due. `asked`: the offsets that were asked for; an answer
+        for another than the present position, which a former leader's answer may have set back, is not taken."""
         answer = decode_response_body(ApiKey.FETCH, _FETCH_VERSION, body)
         assert isinstance(answer, FetchResponse)
         if self._stopped:
@@ -95,6 +97,8 @@ class SimulatedConsumer:
         for topic in answer.responses:
             for data in topic.partitions:
                 place = self._routes.partitions.index((topic.topic, data.partition_index))
+                if self.positions[place] != asked[place]:
+                    continue
                 if data.error_code == ErrorCode.NONE:
                     well = self._read(place, data) and well
                     continue

@@ -510,6 +510,8 @@ class Faults:
         if fault.how == "pause":
             member.pause()
             return member.resume
+        if fault.how == "replace":
+            return member.replace()
         if fault.how == "resume":
             member.resume()
             return _nothing

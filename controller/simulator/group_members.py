@@ -8,7 +8,7 @@ One request is under way to the coordinator at a time, so that no commit overtak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from controller.clock import Clock
@@ -44,7 +44,7 @@ from controller.protocol.groups import (
     SyncGroupResponse,
 )
 from controller.protocol.schema import RequestValue, ResponseValue
-from controller.scenarios.records.group_history import GROUP, GroupLog, MemberAssignment
+from controller.scenarios.records.group_history import GROUP, FormerMember, GroupLog, MemberAssignment
 from controller.scenarios.records.workload import PartitionName
 from controller.simulator.consumer import REQUEST_TIMEOUT_MS, SimulatedConsumer, offset_of
 from controller.simulator.network import Address
@@ -113,6 +113,8 @@ class _Life:
         self.process = Process(f"member-{member.number}")
         self.clock = ProcessClock(member.world, self.process)
         self.leaving = False
+        self.superseded = False
+        """Another has come in its place; an error that ends its membership ends it."""
         self.assignment: MemberAssignment | None = None
         self._member = member
         self._instance = f"instance-{member.number}" if static else None
@@ -126,6 +128,7 @@ class _Life:
         self.routes = Routes(connect, self.clock, self._rng, member.brokers, member.partitions)
         self._coordinator: int | None = None
         self._pipeline: Pipeline | None = None
+        self._asked_ms = 0.0
         self._id, self._generation = NO_MEMBER, NO_GENERATION
         self._consumer: SimulatedConsumer | None = None
         self._sent: dict[int, int] = {}  # the offset that was last committed, by place
@@ -138,9 +141,14 @@ class _Life:
                 await self._join()
                 await self._take_part()
             except _Rejoin as again:
+                if again.anew and self.superseded:
+                    break
                 self._id = NO_MEMBER if again.anew else self._id
             self.give_up()
             await self.clock.sleep(self._rng.uniform(0.5, 1.0) * BACKOFF_MS)
+        if self.superseded:
+            self.end()
+            return
         if self._id != NO_MEMBER and self._instance is None:  # a static member keeps its place
             with suppress(PeerError):  # its session ends it
                 await self._ask(ApiKey.LEAVE_GROUP, _LEAVE, LeaveGroupRequest(GROUP, (LeavingMember(self._id),)))
@@ -148,8 +156,14 @@ class _Life:
 
     def end(self) -> None:
         self.give_up()
-        self.process.die()
-        self.routes.close()
+        self.process.die()  # and with it its connections and timers
+
+    def keep_to(self, among: Collection[int]) -> None:
+        self.routes.keep_to(among)
+        if self._coordinator not in among:
+            self._coordinator = None
+            if self._pipeline is not None:
+                self._pipeline.close()
 
     def give_up(self) -> None:
         """Read no more of what was assigned."""
@@ -171,6 +185,7 @@ class _Life:
             await self._find()
         if self._pipeline is None or self._pipeline.broken is not None:
             self._pipeline = self._connect(self._member.brokers[self._coordinator])
+        self._asked_ms = self.clock.now_ms()
         try:
             body = await self._pipeline.ask(key, version, encode_request_body(key, version, request), timeout_ms)
         except PeerError:
@@ -188,7 +203,7 @@ class _Life:
             await self.clock.sleep(BACKOFF_MS)
             return
         assert isinstance(answer, FindCoordinatorResponse)
-        if answer.error_code == ErrorCode.NONE:
+        if answer.error_code == ErrorCode.NONE and answer.node_id in self.routes.nodes:
             if self._pipeline is not None:
                 self._pipeline.close()
             self._coordinator, self._pipeline = answer.node_id, None
@@ -198,6 +213,10 @@ class _Life:
     def _refused(self, code: int) -> bool:
         """Return whether a request was refused for now. Raises _Rejoin."""
         error = ErrorCode(code)
+        if error in _JOIN_ANEW and self.superseded and self._instance is not None:
+            now_ms = self.clock.now_ms()
+            former = FormerMember(self._member.number, self._id, error.name, self._asked_ms, now_ms)
+            self._member.log.ended(former)
         if error in _REJOIN:
             raise _Rejoin(error)
         if error in _ELSEWHERE:
@@ -349,7 +368,7 @@ class _Life:
             await self._find()
         now_ms = self.clock.now_ms()
         numbers = {
-            place: log.committing(member.number, self._generation, place, offset, now_ms)
+            place: log.committing(member.number, self._id, self._generation, place, offset, now_ms)
             for place, offset in due.items()
         }
         answer = await self._ask(ApiKey.OFFSET_COMMIT, _COMMIT, request)
@@ -397,6 +416,7 @@ class SimulatedMember:
         self.readers: list[SimulatedConsumer] = []
         self._static = static
         self._lives = 0
+        self._former: list[_Life] = []
         self._life: _Life | None = None
 
     @property
@@ -426,6 +446,34 @@ class SimulatedMember:
     def die(self) -> None:
         if self._life is not None and self.is_running:
             self._life.end()
+
+    def end_former(self) -> None:
+        """Those in whose place others have come are not waited for."""
+        for life in self._former:
+            if life.process.alive:
+                life.end()
+
+    def keep_to(self, among: Collection[int] | None) -> None:
+        """Ask these brokers alone from now on, as a client would whose other brokers are cut off; None: all."""
+        if among is None:
+            return
+        self.brokers = {node: address for node, address in self.brokers.items() if node in among}
+        if self._life is not None and self.is_running:
+            self._life.keep_to(among)
+
+    def replace(self) -> Callable[[], None]:
+        """The member stands still, and another takes its place under its name (and group.instance.id). Return what has
+        the former one go on."""
+        former = self._life
+        assert former is not None
+        former.process.pause()
+        former.superseded = True
+        if former.assignment is not None:
+            self.log.gave_up(former.assignment, self.world.now_ms())
+        self._life = None
+        self._former.append(former)
+        self.begin()
+        return former.process.resume
 
     def pause(self) -> None:
         if self._life is not None:

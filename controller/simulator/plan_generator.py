@@ -17,11 +17,13 @@ from typing import get_args
 import msgspec
 from msgspec.structs import replace
 
+from controller.broker.groups.offsets_topic import OFFSETS_TOPIC
 from controller.scenarios.faults import (
     AddPartitions,
     AskIsr,
     BreakDisk,
     BreakLogDirectory,
+    ChangeMember,
     ChangeRegistration,
     ControllerEdit,
     CreateTopic,
@@ -46,6 +48,7 @@ from controller.scenarios.faults import (
     LosePower,
     LoseReply,
     Lossy,
+    MemberChange,
     Operation,
     Pause,
     PauseController,
@@ -197,7 +200,7 @@ def draw_plan(seed: int) -> Plan:
     # Numbers as they would be read from a file, so that the plan's own file is the same run to the byte.
     whole = with_operations(with_reassignments(msgspec.convert(msgspec.to_builtins(plan), Plan)))
     edited = with_spoiled_znodes(with_hand_edits(with_old_protocol(whole)))
-    return with_circumstances(with_hostile_clients(edited))
+    return with_groups(with_circumstances(with_hostile_clients(edited)))
 
 
 def with_old_protocol(plan: Plan) -> Plan:
@@ -209,6 +212,47 @@ def with_old_protocol(plan: Plan) -> Plan:
     if rng.random() >= OLD_PROTOCOL:
         return plan
     return _with_happenings(plan, (), dict(plan.cluster.settings) | {PROTOCOL: rng.choice(("2.4", "2.6"))})
+
+
+GROUPS = 0.6
+"""The probability that a run with records has a consumer group."""
+BETWEEN_CHANGES_MS = (300.0, 3_000.0)
+"""The range of the mean time between changes of its members."""
+BETWEEN_COORDINATORS_MS = (800.0, 5_000.0)
+COORDINATOR = f"leader:{OFFSETS_TOPIC}:0"
+GROUP_SESSIONS_MS = (400, 1_000, 3_000)
+
+
+def with_groups(plan: Plan) -> Plan:
+    """Return the plan with a consumer group that reads the records, whose members and coordinators come and go, or as
+    it was."""
+    rng = Streams(plan.seed).stream("swarm-groups")
+    if plan.records is None or rng.random() >= GROUPS:
+        return plan
+    session_ms = rng.choice(GROUP_SESSIONS_MS)
+    records = replace(
+        plan.records, members=rng.randint(1, 4), group_session_ms=session_ms, static_members=rng.random() < 0.3
+    )
+    settings = dict(plan.cluster.settings) | {
+        "group.min.session.timeout.ms": "100",
+        "group.initial.rebalance.delay.ms": rng.choice(("0", "200")),
+        "offsets.topic.num.partitions": "1",
+        "offsets.topic.replication.factor": str(min(3, len(plan.core))),
+    }
+    began_ms = min(each.at_ms for each in _created(plan) if each.topic == plan.records.topic)
+    more = [_member_change(rng, at_ms, session_ms) for at_ms in _times(rng, began_ms, BETWEEN_CHANGES_MS, plan.calm_ms)]
+    if rng.random() < 0.5:
+        for at_ms in _times(rng, began_ms, BETWEEN_COORDINATORS_MS, plan.calm_ms):
+            kind = rng.choice((Kill, Pause, Stop))
+            lasting_ms = round(plan.cluster.session_timeout_ms * rng.choice((0.05, 0.6, 1.5)) * rng.uniform(0.7, 1.3))
+            more.append(kind(at_ms=at_ms, node=COORDINATOR, for_ms=lasting_ms))
+    return _with_happenings(replace(plan, records=records), more, settings)
+
+
+def _member_change(rng: Random, at_ms: float, session_ms: float) -> Happening:
+    how: MemberChange = rng.choice(("join", "join", "leave", "die", "die", "pause", "pause", "replace"))
+    for_ms = round(session_ms * rng.choice((0.1, 0.6, 1.5, 4.0)) * rng.uniform(0.7, 1.3))
+    return ChangeMember(at_ms=at_ms, member=rng.randrange(6), how=how, for_ms=for_ms)
 
 
 def _times(rng: Random, after_ms: float, between_ms: tuple[float, float], until_ms: float) -> Iterator[float]:

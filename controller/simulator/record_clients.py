@@ -137,7 +137,15 @@ class SimulatedRecordClients:
         self._group_end: GroupHistory | None = None
         self.members = {
             number: SimulatedMember(
-                number, connect, clock, streams, brokers, partitions, self._group, workload.group_session_ms
+                number,
+                connect,
+                clock,
+                streams,
+                brokers,
+                partitions,
+                self._group,
+                workload.group_session_ms,
+                static=workload.static_members,
             )
             for number in range(MEMBERS_MAX if workload.members else 0)
         }
@@ -168,18 +176,20 @@ class SimulatedRecordClients:
                 raise HostFailure("a producer did not come to its end")
             await self._clock.sleep(_QUIESCE_POLL_MS)
         ends = self.acknowledged()
-        await self._settle_group(ends)
+        await self._settle_group(ends, among)
         routes = self._opened("final-reader", among)
         self._final = SimulatedConsumer(FINAL, routes)
         self._finals = await read_to_the_end(self._final, routes, ends, deadline_ms)
         self.close()
 
-    async def _settle_group(self, ends: Sequence[int]) -> None:
+    async def _settle_group(self, ends: Sequence[int], among: Collection[int] | None) -> None:
         """Wait until the group has read and committed everything, and every live member has its assignment."""
         if not self.members:
             return
         for member in self.members.values():
+            member.end_former()
             member.resume()
+            member.keep_to(among)
         if not any(member.takes_part for member in self.members.values()):
             self.members[0].begin()
         give_up_ms = self._clock.now_ms() + GROUP_SETTLES_MS
@@ -207,6 +217,7 @@ class SimulatedRecordClients:
 
     def close(self) -> None:
         for member in self.members.values():
+            member.end_former()
             member.die()
         for routes in self._routes:
             routes.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from controller.broker.groups.offsets_topic import OFFSETS_TOPIC
 from controller.broker.partition import Partition, Role
 from controller.clock import spawn
 from controller.scenarios.faults import CreateTopic
@@ -45,6 +46,13 @@ ACKNOWLEDGED_BY_ALL: Mapping[str, RecordChecker] = {
     "records-kept": checks.records_kept,
     "records-where-acknowledged": checks.records_where_acknowledged,
 }
+OF_GROUPS: Mapping[str, RecordChecker] = {
+    name: checks.GROUP_RECORD_CHECKS[name]
+    for name in ("one-owner-a-generation", "old-generations-refused", "former-members-fenced", "commits-kept")
+}
+OF_GROUPS_AT_REST: Mapping[str, RecordChecker] = {
+    name: checks.GROUP_RECORD_CHECKS[name] for name in ("members-assigned", "records-seen")
+}
 NOT_IN_TIME = "not delivered in time"
 
 
@@ -70,7 +78,12 @@ class RecordRun:
             acks=records.acks,
             idempotent=records.idempotent,
             in_flight=records.in_flight,
+            members=records.members,
+            group_session_ms=records.group_session_ms,
+            static_members=records.static_members,
         )
+        # A hostile client may delete the offsets topic, and all groups with it.
+        self._keeps_groups = liveness_checker.safety_checker.is_clean(OFFSETS_TOPIC) and not plan.has_hostile_clients
         self._begun = False
         if self._topic is not None:
             host.clock.call_later(self._topic.at_ms, self._begin)
@@ -141,6 +154,12 @@ class RecordRun:
                 return False
         return True
 
+    def _group_served(self) -> bool:
+        """Whether the core coordinates the group."""
+        states = self._liveness_checker.partitions()
+        offsets = [state for (topic, _), state in states.items() if topic == OFFSETS_TOPIC]
+        return bool(offsets) and all(state.leader in self._liveness_checker.core for state in offsets)
+
     def _troubles(self) -> Iterator[Unmet]:
         history = self._host.history()
         assert history is not None
@@ -167,8 +186,19 @@ class RecordRun:
         names = [paths.partition_state(*name) for name in self._partitions]
         return self._clean and not any(name in self._liveness_checker.safety_checker.data_loss.broken for name in names)
 
+    @property
+    def _keeps_offsets(self) -> bool:
+        """Whether what the group has committed stays."""
+        broken = self._liveness_checker.safety_checker.data_loss.broken
+        names = [name for name in self._liveness_checker.partitions() if name[0] == OFFSETS_TOPIC]
+        return self._keeps_groups and not any(paths.partition_state(*name) in broken for name in names)
+
     def _promised(self) -> dict[str, RecordChecker]:
         promised = dict(ALWAYS)
+        if self._workload.members and self._keeps_offsets:
+            promised |= OF_GROUPS
+            if self._keeps and self._workload.acks == ACKS_ALL and self._served() and self._group_served():
+                promised |= OF_GROUPS_AT_REST
         if self._keeps:
             promised |= CLEAN
             if self._workload.acks == ACKS_ALL:

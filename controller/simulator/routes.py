@@ -7,7 +7,7 @@ when a request failed: of any broker, as often as needed, but not without a paus
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -75,6 +75,12 @@ class Routes:
         self._closed = True
         for pipeline in [*self._pipelines.values(), *self._asking.values()]:
             pipeline.close()
+
+    def keep_to(self, among: Collection[int]) -> None:
+        """Ask no other brokers from now on."""
+        self._brokers = {node: address for node, address in self._brokers.items() if node in among}
+        self._latest = None
+        self.forget([place for place, leader in enumerate(self.leaders) if leader not in among])
 
     def led_by(self, node: int) -> list[int]:
         return [place for place, leader in enumerate(self.leaders) if leader == node]
@@ -152,7 +158,7 @@ class Routes:
         leaders = list(self.leaders)
         answer = decode_response_body(ApiKey.METADATA, _METADATA_VERSION, body)
         assert isinstance(answer, MetadataResponse)
-        live = [broker.node_id for broker in answer.brokers]
+        live = [broker.node_id for broker in answer.brokers if broker.node_id in self._brokers]
         for topic in answer.topics:
             for partition in topic.partitions:
                 place = self._places.get((topic.name or "", partition.partition_index))

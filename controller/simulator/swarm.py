@@ -30,7 +30,15 @@ LATE_MS = 12_000.0
 shorter than a producer's patience."""
 ANSWERED_MS = 5_000.0
 """How long a request for metadata may take at rest, the connection included."""
-LIMITS_MS = {"FETCH": FETCH_LIMIT_MS, "PRODUCE": PRODUCE_LIMIT_MS}
+REBALANCE_LIMIT_MS = 10_000.0
+"""Longer than a group waits for its members to join, or for their leader's assignments."""
+LIMITS_MS = {
+    "FETCH": FETCH_LIMIT_MS,
+    "PRODUCE": PRODUCE_LIMIT_MS,
+    "OFFSET_COMMIT": PRODUCE_LIMIT_MS,
+    "JOIN_GROUP": REBALANCE_LIMIT_MS,
+    "SYNC_GROUP": REBALANCE_LIMIT_MS,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,15 @@ from controller.simulator.run import simulate
 
 Patch = pytest.MonkeyPatch
 SEEDS = range(3)
-REBALANCE, KILL = "group-rebalance", "coordinator-kill"
+REBALANCE, KILL, STATIC = "group-rebalance", "coordinator-kill", "group-rebalance static=true"
 
 
 def violations(name: str, seeds: range = SEEDS) -> set[str]:
     """The invariants that the first failing seed violates."""
+    name, _, setting = name.partition(" ")
+    settings = dict([setting.split("=")]) if setting else {}
     for seed in seeds:
-        found = simulate(load_scenario(name), seed).report.judgement.invariants
+        found = simulate(load_scenario(name, settings), seed).report.judgement.invariants
         wrong = {each.name for each in found if each.held is False}
         if wrong:
             return wrong
@@ -178,6 +180,10 @@ def zombie_still_coordinates(patch: Patch) -> None:
     patch.setattr(GroupStore, "_unload", lambda self, index: None)
 
 
+def static_members_not_fenced(patch: Patch) -> None:
+    patch.setattr(ConsumerGroup, "is_fenced", lambda self, member_id, instance_id: False)
+
+
 FAULTS: Mapping[str, tuple[Callable[[Patch], None], str]] = {
     "generation unchecked": (generation_unchecked, REBALANCE),
     "member forgotten in a rebalance": (member_forgotten, REBALANCE),
@@ -193,11 +199,12 @@ FAULTS: Mapping[str, tuple[Callable[[Patch], None], str]] = {
     "rebalance not announced": (rebalance_not_announced, REBALANCE),
     "rebalance timeout ignored": (rebalance_timeout_ignored, REBALANCE),
     "two leaders of a group": (two_leaders, REBALANCE),
+    "static members not fenced": (static_members_not_fenced, STATIC),
     "a former coordinator answers": (zombie_still_coordinates, KILL),
 }
 
 
-@pytest.mark.parametrize("name", [REBALANCE, KILL])
+@pytest.mark.parametrize("name", [REBALANCE, KILL, STATIC])
 def test_the_scenarios_pass_without_a_fault(name: str) -> None:
     assert violations(name) == set()
 

@@ -41,6 +41,7 @@ from tests.core import test_planted_faults as core_faults
 from tests.incidents import faults
 from tests.scenarios import test_planted_faults as scenario_faults
 from tests.simulator.planted_elections import ELECTION_FAULTS
+from tests.simulator.planted_groups import GROUP_FAULTS
 from tests.simulator.planted_hostile import HOSTILE_FAULTS
 from tests.simulator.planted_operations import OPERATION_FAULTS
 from tests.simulator.planted_reassignments import REASSIGNMENT_FAULTS
@@ -310,6 +311,7 @@ FAULTS: Mapping[str, Plant] = {
     **REASSIGNMENT_FAULTS,
     **OPERATION_FAULTS,
     **HOSTILE_FAULTS,
+    **GROUP_FAULTS,
     **ZOOKEEPER_FAULTS,
 }
 

@@ -33,12 +33,13 @@ def _name(partitions: Partitions, place: int) -> str:
 
 
 def two_owners(group: GroupHistory, partitions: Partitions) -> Iterator[str]:
-    """A partition has at most one owner in a generation."""
+    """A partition has at most one owner in a generation. A static member that comes back under another member id has
+    its assignment still."""
     owners: dict[tuple[int, int], MemberAssignment] = {}
     for one in group.assignments:
         for place in one.partitions:
             other = owners.setdefault((one.generation, place), one)
-            if other.member_id != one.member_id:
+            if other.client != one.client:
                 yield (
                     f"{_name(partitions, place)} is assigned in generation {one.generation} to member {other.client}"
                     f" ({other.member_id}) and to member {one.client} ({one.member_id})"
@@ -46,7 +47,13 @@ def two_owners(group: GroupHistory, partitions: Partitions) -> Iterator[str]:
 
 
 def commits_of_old_generations(group: GroupHistory, partitions: Partitions) -> Iterator[str]:
-    """A commit that is sent after a member has its assignment of a later generation is refused."""
+    """A commit that is sent after a member has its assignment of a later generation is refused; so is one under a
+    former member id of the same client."""
+    for commit, one in _of_former_members(group):
+        yield (
+            f"{_commit(commit, partitions)} was acknowledged for {commit.member_id}, in whose place {one.member_id} had"
+            f" come by {one.at_ms:.1f} ms"
+        )
     begun: dict[int, float] = {}
     for one in group.assignments:
         begun[one.generation] = min(one.at_ms, begun.get(one.generation, one.at_ms))
@@ -63,6 +70,37 @@ def commits_of_old_generations(group: GroupHistory, partitions: Partitions) -> I
             yield (
                 f"{_commit(commit, partitions)} was acknowledged, and generation {number} had begun by {at_ms:.1f} ms"
             )
+
+
+def _of_former_members(group: GroupHistory) -> Iterator[tuple[OffsetCommit, MemberAssignment]]:
+    latest: dict[str, float] = {}
+    for one in group.assignments:
+        latest[one.member_id] = max(one.at_ms, latest.get(one.member_id, one.at_ms))
+    for commit in group.commits:
+        if commit.acknowledged and commit.member_id in latest:
+            for one in group.assignments:
+                if one.client == commit.client and latest[commit.member_id] < one.at_ms < commit.sent_at_ms:
+                    yield commit, one
+
+
+def unfenced(group: GroupHistory, _partitions: Partitions) -> Iterator[str]:
+    """A static member in whose place another has come is fenced, as long as the other is a member: one that had its
+    assignment before the request, and commits after the answer."""
+    for one in group.former:
+        successors = {
+            each.member_id
+            for each in group.assignments
+            if each.client == one.client and each.member_id != one.member_id and each.at_ms < one.sent_at_ms
+        }
+        stayed = any(
+            commit.acknowledged and commit.member_id in successors and commit.sent_at_ms > one.ended_at_ms
+            for commit in group.commits
+        )
+        if stayed and one.error != FENCED:
+            yield f"{one.member_id}, whose place another had, was answered {one.error} at {one.ended_at_ms:.1f} ms"
+
+
+FENCED = "FENCED_INSTANCE_ID"
 
 
 def _commit(commit: OffsetCommit, partitions: Partitions) -> str:
@@ -205,6 +243,7 @@ def members_assigned(history: History) -> Finding:
 GROUP_CHECKS: dict[str, Callable[[History], Finding]] = {
     "one-owner-a-generation": _finding(two_owners, "each partition had one owner in each generation"),
     "old-generations-refused": _finding(commits_of_old_generations, "no commit of an old generation was acknowledged"),
+    "former-members-fenced": _finding(unfenced, "every static member in whose place another came was fenced"),
     "commits-kept": _finding(stale_offsets, "every committed offset that was read was the last one"),
     "members-assigned": members_assigned,
 }

@@ -9,7 +9,7 @@ the time of its end. What a member reads under one assignment has a reader of it
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 GROUP = "group"
 """The name of a workload's group."""
@@ -37,6 +37,7 @@ class OffsetCommit:
     """One partition of an OffsetCommit. `acknowledged`: None without an answer; `error` is the name of a refusal."""
 
     client: int
+    member_id: str
     generation: int
     partition: int
     offset: int
@@ -58,6 +59,17 @@ class CommittedRead:
 
 
 @dataclass(frozen=True, slots=True)
+class FormerMember:
+    """A static member in whose place another came, and the error that ended it."""
+
+    client: int
+    member_id: str
+    error: str
+    sent_at_ms: float
+    ended_at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class GroupHistory:
     """`live`: the clients that took part until the end. `settled`: whether the group came to rest, with all of them in
     it and everything acknowledged read and committed; None if that was not waited for. `detail`: what was missing."""
@@ -65,6 +77,7 @@ class GroupHistory:
     assignments: tuple[MemberAssignment, ...] = ()
     commits: tuple[OffsetCommit, ...] = ()
     reads: tuple[CommittedRead, ...] = ()
+    former: tuple[FormerMember, ...] = ()
     live: tuple[int, ...] = ()
     settled: bool | None = None
     detail: str = ""
@@ -78,6 +91,7 @@ class GroupLog:
     _until_ms: dict[int, float] = field(default_factory=dict)
     _commits: list[OffsetCommit] = field(default_factory=list)
     _reads: list[CommittedRead] = field(default_factory=list)
+    _former: list[FormerMember] = field(default_factory=list)
 
     def assigned(
         self, client: int, member_id: str, generation: int, partitions: Collection[int], at_ms: float
@@ -91,20 +105,23 @@ class GroupLog:
     def gave_up(self, assignment: MemberAssignment, at_ms: float) -> None:
         self._until_ms.setdefault(assignment.reader, at_ms)
 
-    def committing(self, client: int, generation: int, partition: int, offset: int, at_ms: float) -> int:
+    def committing(
+        self, client: int, member_id: str, generation: int, partition: int, offset: int, at_ms: float
+    ) -> int:
         """A commit is sent. Return its number."""
-        self._commits.append(OffsetCommit(client, generation, partition, offset, at_ms))
+        self._commits.append(OffsetCommit(client, member_id, generation, partition, offset, at_ms))
         return len(self._commits) - 1
 
     def committed(self, number: int, at_ms: float, error: str = "") -> None:
         """A commit is answered: acknowledged, or refused with an error."""
         one = self._commits[number]
-        self._commits[number] = OffsetCommit(
-            one.client, one.generation, one.partition, one.offset, one.sent_at_ms, at_ms, not error, error
-        )
+        self._commits[number] = replace(one, ended_at_ms=at_ms, acknowledged=not error, error=error)
 
     def read(self, client: int, partition: int, offset: int, sent_at_ms: float, at_ms: float) -> None:
         self._reads.append(CommittedRead(client, partition, offset, sent_at_ms, at_ms))
+
+    def ended(self, former: FormerMember) -> None:
+        self._former.append(former)
 
     @property
     def current(self) -> list[MemberAssignment]:
@@ -120,20 +137,10 @@ class GroupLog:
 
     def history(self, live: Sequence[int] = (), settled: bool | None = None, detail: str = "") -> GroupHistory:
         return GroupHistory(
-            tuple(
-                MemberAssignment(
-                    one.client,
-                    one.member_id,
-                    one.generation,
-                    one.partitions,
-                    one.reader,
-                    one.at_ms,
-                    self._until_ms.get(one.reader),
-                )
-                for one in self._assignments
-            ),
+            tuple(replace(one, until_ms=self._until_ms.get(one.reader)) for one in self._assignments),
             tuple(self._commits),
             tuple(self._reads),
+            tuple(self._former),
             tuple(live),
             settled,
             detail,

@@ -54,6 +54,7 @@ def workload_of(section: RecordsSection, host: str) -> RecordWorkload:
         in_flight=section.in_flight,
         members=section.members,
         group_session_ms=section.group_session_ms,
+        static_members=section.static_members,
     )
 
 

@@ -32,6 +32,8 @@ class RecordWorkload:
     members: int = 0
     """Of one consumer group that reads everything; none without a group."""
     group_session_ms: int = 6_000
+    static_members: bool = False
+    """Whether each client has a group.instance.id: it may come back under another member id without a rebalance."""
 
     @property
     def keeps_order(self) -> bool:

@@ -34,7 +34,7 @@ class GroupStory:
         self.reads.append(log)
 
     def commit(self, client: int, generation: int, place: int, offset: int, at_ms: float, error: str = "") -> None:
-        number = self.log.committing(client, generation, place, offset, at_ms)
+        number = self.log.committing(client, f"member-{client}", generation, place, offset, at_ms)
         self.log.committed(number, at_ms + 5.0, error)
 
     def history(self) -> History:
@@ -153,7 +153,7 @@ def test_a_planted_anomaly_is_found(what: str) -> None:
 def test_an_unanswered_commit_may_count_or_not() -> None:
     for offset in (10, 6):
         group = shared()
-        group.log.committing(1, 2, 0, 10, 250.0)
+        group.log.committing(1, "member-1", 2, 0, 10, 250.0)
         group.log.read(1, 0, offset, 260.0, 261.0)
         assert not group.found()
 
