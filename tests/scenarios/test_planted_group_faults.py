@@ -14,7 +14,7 @@ from controller.broker import coordinated_topic
 from controller.broker.groups import coordinator as coordinators
 from controller.broker.groups.coordinator import GroupCoordinator
 from controller.broker.groups.group import ConsumerGroup, GroupMember
-from controller.broker.groups.offsets_topic import CommittedOffset
+from controller.broker.groups.offsets_topic import OFFSETS_TOPIC, CommittedOffset
 from controller.broker.groups.store import GroupStore, _GroupReading
 from controller.broker.request_context import Steps
 from controller.protocol.errors import ErrorCode
@@ -177,7 +177,13 @@ def two_leaders(patch: Patch) -> None:
 
 def zombie_still_coordinates(patch: Patch) -> None:
     """A broker that no longer leads the partition goes on to answer for its groups."""
-    patch.setattr(GroupStore, "_unload", lambda self, index: None)
+    right = coordinated_topic.CoordinatedTopic._unload
+
+    def unload(self: Any, index: int) -> None:
+        if self.name != OFFSETS_TOPIC:
+            right(self, index)
+
+    patch.setattr(coordinated_topic.CoordinatedTopic, "_unload", unload)
 
 
 def static_members_not_fenced(patch: Patch) -> None:
