@@ -72,6 +72,7 @@ from tests.storage.batches import batch
 
 TIMEOUT_MS = 60_000
 FIRST_ID = 1_000
+FENCED = ErrorCode.PRODUCER_FENCED
 
 
 class TransactionBroker(DataBroker):
@@ -121,7 +122,7 @@ class TransactionBroker(DataBroker):
         answer = self.ask(ApiKey.ADD_PARTITIONS_TO_TXN, AddPartitionsToTxnRequest(name, *producer, named), version)
         return ErrorCode(answer.results[0].results[0].error_code)
 
-    def send(self, producer: tuple[int, int], sequence: int = 0, topic: str = "t") -> ErrorCode:
+    def produce(self, producer: tuple[int, int], sequence: int = 0, topic: str = "t") -> ErrorCode:
         data = batch(1, producer=(*producer, sequence), attributes=TRANSACTIONAL)
         request = ProduceRequest(-1, 1_000, (ProduceTopic(topic, (ProducePartition(0, data),)),))
         answer = self.ask(ApiKey.PRODUCE, request, 8)
@@ -289,7 +290,7 @@ def test_a_transaction_from_its_beginning_to_its_end(broker: TransactionBroker, 
     producer = broker.begun()
     assert broker.state() is Empty
     assert (broker.add(producer), broker.state()) == (ErrorCode.NONE, Ongoing)
-    assert broker.send(producer) == ErrorCode.NONE
+    assert broker.produce(producer) == ErrorCode.NONE
     assert (broker.end_offset(0), broker.end_offset(READ_COMMITTED)) == (1, 0)
     waiting = broker.read()
     assert (waiting.records, waiting.high_watermark, waiting.last_stable_offset) == (b"", 1, 0)
@@ -313,7 +314,7 @@ def test_a_transaction_from_its_beginning_to_its_end(broker: TransactionBroker, 
 def test_a_fetch_waits_until_the_transaction_has_ended(broker: TransactionBroker) -> None:
     producer = broker.begun()
     broker.add(producer)
-    broker.send(producer)
+    broker.produce(producer)
     topics = (FetchTopic("t", (FetchPartition(0, 0, 1 << 20),)),)
     fetch = broker.begin(ApiKey.FETCH, FetchRequest(5_000, 1, topics, isolation_level=READ_COMMITTED))
     broker.append(broker.written)
@@ -328,14 +329,14 @@ def test_a_fetch_waits_until_the_transaction_has_ended(broker: TransactionBroker
 def test_a_zombie_is_fenced_by_its_epoch(broker: TransactionBroker, version: int, error: ErrorCode) -> None:
     zombie = broker.begun()
     broker.add(zombie)
-    broker.send(zombie)
+    broker.produce(zombie)
     assert broker.init().error_code == ErrorCode.CONCURRENT_TRANSACTIONS, "its transaction is aborted first"
     broker.wait()
     assert broker.state() is CompleteAbort
     assert broker.begun() == (FIRST_ID, 2), "epoch 1 has fenced"
     assert broker.add(zombie, version=version) == error
     assert broker.end(zombie, True, version=version) == error
-    assert broker.send(zombie, 1) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert broker.produce(zombie, 1) == ErrorCode.INVALID_PRODUCER_EPOCH
     offsets = broker.ask(ApiKey.ADD_OFFSETS_TO_TXN, AddOffsetsToTxnRequest("x", *zombie, "g"), version)
     assert offsets.error_code == error
     assert broker.add((FIRST_ID + 1, 2)) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -357,7 +358,7 @@ def test_partitions_that_are_not_there_are_not_added_nor_the_others(broker: Tran
 def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(broker: TransactionBroker) -> None:
     producer = broker.begun()
     broker.add(producer)
-    broker.send(producer)
+    broker.produce(producer)
     broker.wait(TIMEOUT_MS - 100)
     assert broker.state() is Ongoing
     broker.wait(200)
@@ -393,7 +394,7 @@ def test_markers_go_to_the_leader_and_to_the_next_one_when_it_has_moved(broker: 
     broker.ask(ApiKey.UPDATE_METADATA, metadata(("far", 0, 2)))
     producer = broker.begun()
     broker.add(producer, "t", "far")
-    broker.send(producer)
+    broker.produce(producer)
     broker.end(producer, True)
     broker.wait(0)
     ((port, request),) = broker.markers()
