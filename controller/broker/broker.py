@@ -61,7 +61,9 @@ from controller.broker.request_context import (
     finish,
     first_slice,
 )
-from controller.broker.security.control_plane import CONTROL_APIS, ControlRequest, ControlRequests, ReadEpoch
+from controller.broker.security.access import AccessControl
+from controller.broker.security.acl_store import ACL_APIS, without_authorizer
+from controller.broker.security.control_plane import CONTROL_APIS, ControlRequest, ControlRequests
 from controller.broker.security.principal import Requester
 from controller.broker.settings import BrokerSettings
 from controller.broker.topic_configs import TopicConfigs
@@ -238,7 +240,8 @@ class Broker:
     records and answers nothing about any; `data` exists with them. `configs` are those of the logs' topics. `services`
     reads them from ZooKeeper and answers the requests that need ZooKeeper. A host of many brokers may give all of them
     one `metadata_bodies`. `off_loop` runs long work away from the broker's thread, `drive` the steps of a request
-    besides its own. `read_epoch` confirms the epochs of controllers; without it each is believed."""
+    besides its own. `access` says who may do what, and confirms the
+    epochs of controllers; without it everyone may do everything."""
 
     def __init__(
         self,
@@ -259,8 +262,8 @@ class Broker:
         off_loop: OffLoop = at_once,
         drive: Drive = finish,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
-        read_epoch: ReadEpoch | None = None,
         producer_ids: TakeId | None = None,
+        access: AccessControl | None = None,
     ) -> None:
         self._settings = settings
         self._new_id = new_id
@@ -312,14 +315,21 @@ class Broker:
         topic_ids = control_versions(settings.inter_broker_protocol).topic_ids
         self._deletion = DeleteTopicsHandler(events, self.metadata, self.topic_waits, clock, topic_ids)
         self.drive = drive
-        control_plane = settings.control_plane_listener
-        self._local = Requester(control_plane or settings.inter_broker_listener)
-        self.control = ControlRequests(control_plane, read_epoch, clock, trace)
+        self._use_access(access)
         self._orders = SerialSteps(self._drive)
         """The controller's requests: one at a time, also where one takes many slices."""
         self._handlers = self._made_handlers()
         self._frames = RequestDecoder(self._handlers, settings.request_entries_max, self._noted)
         self._versions = self._offered()
+
+    def _use_access(self, access: AccessControl | None) -> None:
+        settings = self._settings
+        self._access = access
+        self._local = Requester(settings.control_plane_listener or settings.inter_broker_listener)
+        read_epoch = None if access is None else access.read_epoch
+        self.control = ControlRequests(settings.control_plane_listener, read_epoch, self._clock, self._trace)
+        self.guard = None if access is None else access.guard(self.metadata)
+        """Checks what clients ask; None: everyone may do everything."""
 
     def _made_handlers(self) -> dict[ApiKey, Handler]:
         handlers: dict[ApiKey, Handler] = {
@@ -346,6 +356,8 @@ class Broker:
                 ApiKey.FETCH: self._fetch,
             }
             handlers |= self._coordinators(self.data)
+        acls = dict.fromkeys(ACL_APIS, without_authorizer) if self._access is None else self._access.handlers
+        handlers |= {key: _in_exchange(handle) for key, handle in acls.items()}
         if self._services is not None:
             handlers |= {key: _in_exchange(handle) for key, handle in self._services.handlers.items()}
         return handlers
@@ -424,7 +436,12 @@ class Broker:
         )
         if self.control.refuses(client, exchange, request.value):
             return None
-        return self._run(self._handlers[key], exchange, request.value)
+        value = request.value
+        if self.guard is not None and client is not self._local:
+            value = self.guard.admitted(client, exchange, value)
+            if value is None:
+                return None
+        return self._run(self._handlers[key], exchange, value)
 
     def _run(self, handler: Handler, exchange: RequestContext, value: RequestValue) -> Steps | None:
         return first_slice(handler, exchange, value, self._failed)

@@ -57,6 +57,7 @@ _BOOLEANS = frozenset(
     {
         "auto.create.topics.enable",
         "auto.leader.rebalance.enable",
+        "allow.everyone.if.no.acl.found",
         "broker.id.generation.enable",
         "camerlengo.controlled.shutdown.check",
         "controlled.shutdown.enable",
@@ -81,6 +82,7 @@ _LONGS = frozenset(
 _STRINGS = frozenset(
     {
         "advertised.listeners",
+        "authorizer.class.name",
         "broker.rack",
         "camerlengo.metrics.address",
         "camerlengo.trace.file",
@@ -91,6 +93,7 @@ _STRINGS = frozenset(
         "listeners",
         "log.dir",
         "security.inter.broker.protocol",
+        "super.users",
         "zookeeper.connect",
     }
 )
@@ -142,6 +145,9 @@ _WORDS: Mapping[str, str] = {
     "group.max.session.timeout.ms": "The largest session timeout of a group's member.",
     "group.max.size": "The maximum number of members of a group.",
     "group.min.session.timeout.ms": "The smallest session timeout of a group's member.",
+    "authorizer.class.name": "The authorizer; empty: every client may do everything.",
+    "super.users": "Principals that may do everything, separated by semicolons.",
+    "allow.everyone.if.no.acl.found": "Whether every client may use a resource without any ACL.",
     "control.plane.listener.name": "The only listener that requests of a controller may come by.",
     "security.inter.broker.protocol": "The listener for connections between brokers, if its name is its protocol.",
     "inter.broker.listener.name": "The listener for connections between brokers.",

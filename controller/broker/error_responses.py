@@ -124,6 +124,16 @@ from controller.protocol.produce import (
     ProduceTopicResult,
 )
 from controller.protocol.schema import RequestValue, ResponseValue
+from controller.protocol.security import (
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsFilterResult,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
 from controller.protocol.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -193,6 +203,12 @@ def refusal(request: RequestValue, error: ErrorCode, message: str | None = None)
             return UpdateFeaturesResponse(error, message)
         case AllocateProducerIdsRequest():
             return AllocateProducerIdsResponse(error)
+        case DescribeAclsRequest():
+            return DescribeAclsResponse(error, message)
+        case CreateAclsRequest():
+            return CreateAclsResponse(tuple(AclCreationResult(error, message) for _ in request.creations))
+        case DeleteAclsRequest():
+            return DeleteAclsResponse(tuple(DeleteAclsFilterResult(error, message) for _ in request.filters))
         case _:
             return record_refusal(request, error, message)
 

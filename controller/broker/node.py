@@ -21,7 +21,9 @@ from controller.broker.log_maintenance import LogMaintenance
 from controller.broker.metadata import BrokerIdentity, MetadataBodies, MetadataCache
 from controller.broker.ports import OffLoop, Peers, at_once
 from controller.broker.request_context import Drive, finish
-from controller.broker.security.control_plane import read_controller_epoch
+from controller.broker.security.access import AccessControl
+from controller.broker.security.acl_store import AclsChanged
+from controller.broker.security.acls import Authorizer
 from controller.broker.settings import BrokerSettings
 from controller.broker.zookeeper_services import ConfigsChanged, OpenLogs, ZooKeeperServices
 from controller.clock import Clock, Future
@@ -50,15 +52,24 @@ class ClientEvents:
     """The events of a node's ZooKeeper client: the controller's go to its queue, the broker's own to the broker's
     thread, so that a config takes effect however long the controller handles an event."""
 
-    def __init__(self, queue: EventSink, clock: Clock, configs_changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        queue: EventSink,
+        clock: Clock,
+        configs_changed: Callable[[], None],
+        acls_changed: Callable[[], None] = lambda: None,
+    ) -> None:
         self._queue = queue
         self._clock = clock
         self._configs_changed = configs_changed
+        self._acls_changed = acls_changed
 
     def put(self, event: Event) -> None:
         """On any thread."""
         if isinstance(event, ConfigsChanged):
             self._clock.call_later(0.0, self._configs_changed)
+        elif isinstance(event, AclsChanged):
+            self._clock.call_later(0.0, self._acls_changed)
         else:
             self._queue.put(event)
 
@@ -83,7 +94,7 @@ class Node:
     event, where more than one thread puts them. `open_logs` opens the broker's logs; without it the broker holds no
     records. `on_all_offline` is called when no log directory is left. `metadata`, `metadata_bodies`, `off_loop` and
     `drive`: see `Broker`. `connected` is answered with the first session once `start` was called, `registered` with the
-    first broker epoch."""
+    first broker epoch. `authorizer`: see `AccessControl`."""
 
     def __init__(
         self,
@@ -104,6 +115,7 @@ class Node:
         metadata_bodies: MetadataBodies | None = None,
         off_loop: OffLoop = at_once,
         drive: Drive = finish,
+        authorizer: Authorizer | None = None,
     ) -> None:
         self.settings = settings
         self._peers = peers
@@ -118,12 +130,13 @@ class Node:
         self.client = ZooKeeperClient(
             connection,
             clock,
-            ClientEvents(self.events, clock, self._configs_changed),
+            ClientEvents(self.events, clock, self._configs_changed, lambda: self.access.acls_changed()),
             session_event=self._session_event,
             seed=rng.getrandbits(32),
         )
         self.lifecycle = Lifecycle(settings, self.identity, self.client, clock, trace, rng)
         self.controller = self._made_controller(channels, rng)
+        self.access = AccessControl(settings, self.client, clock, trace, authorizer)
         metadata = metadata or MetadataCache()
         self.services: ZooKeeperServices | None = None
         if open_logs is not None:
@@ -147,7 +160,7 @@ class Node:
             off_loop=off_loop,
             drive=drive,
             new_id=partial(_random_id, rng),
-            read_epoch=partial(read_controller_epoch, self.client),
+            access=self.access,
         )
         self.log_maintenance: LogMaintenance | None = None
         if (data := self.broker.data) is not None:
@@ -203,6 +216,7 @@ class Node:
             await self.connected
             await self.lifecycle.start()
             self._clock.call_later(0.0, self.broker.registered)  # on the broker's thread
+            self._clock.call_later(0.0, self.access.start)
             if self.services is not None:
                 self._clock.call_later(0.0, self.services.start)
         await self.controller.process(event)

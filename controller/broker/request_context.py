@@ -30,6 +30,7 @@ from controller.protocol.codec import (
     Request,
     UnsupportedVersion,
     decode_request,
+    decode_response_body,
     encode_response_parts,
     unsupported_api_versions,
     write_response_header,
@@ -188,7 +189,7 @@ closes the connection. May be called on any thread."""
 class RequestContext:
     """A request that is being answered. `heavy`: its answer may be large, and is encoded by a job of its own."""
 
-    __slots__ = ("_drive", "_note", "_respond", "_value", "answered", "header", "heavy", "listener")
+    __slots__ = ("_drive", "_note", "_respond", "_value", "answered", "header", "heavy", "listener", "transform")
 
     def __init__(
         self,
@@ -205,6 +206,8 @@ class RequestContext:
         self.header = request.header
         self.listener = listener
         self.answered = False
+        self.transform: Callable[[Any], ResponseValue] | None = None
+        """Changes the response before it is encoded."""
         self._value: RequestValue | None = request.value
         self._respond = respond
         self._note = note
@@ -248,6 +251,8 @@ class RequestContext:
 
     def _encoded(self, value: ResponseValue) -> Sequence[Part] | None:
         try:
+            if self.transform is not None:
+                value = self.transform(value)
             return encode_response_parts(self.header, value)
         except ProtocolError:
             self._note("error", f"{self.header.api_key.name}: no answer was {value!r:.2000}\n{traceback.format_exc()}")
@@ -262,14 +267,18 @@ class RequestContext:
 
     def answer_body(self, body: bytes) -> None:
         """In place of `answer`: what follows the response's header, encoded already."""
-        self._mark_answered()
         header = self.header
+        if self.transform is not None:
+            self.answer(decode_response_body(header.api_key, header.api_version, body))
+            return
+        self._mark_answered()
         self._respond([write_response_header(header.api_key, header.api_version, header.correlation_id), body])
 
     def answer_nothing(self) -> None:
-        """In place of `answer`, to a request that has no response."""
+        """In place of `answer`, to a request that has no response. Where one would have to be changed, the connection
+        is closed."""
         self._mark_answered()
-        self._respond(())
+        self._respond(() if self.transform is None else None)
 
     def close(self) -> None:
         """Close the connection in place of an answer, so that the client looks for the leader again."""

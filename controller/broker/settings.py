@@ -22,6 +22,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace as replace_struct
 
+from controller.broker.security.principal import Principal, parse_principal
 from controller.protocol.codec import control_versions
 from controller.storage.settings import BROKER_NAMES, LogSettings
 
@@ -94,6 +95,14 @@ def filled(value: str) -> str:
 def names(value: str) -> tuple[str, ...]:
     """A comma-separated list; empty parts are left out, as Kafka does."""
     return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def principals(value: str) -> tuple[Principal, ...]:
+    """A list with semicolons, as a certificate's name has commas."""
+    try:
+        return tuple(parse_principal(part.strip()) for part in value.split(";") if part.strip())
+    except ValueError:
+        raise Unfit("TYPE:NAME, separated by semicolons, such as User:admin;User:broker") from None
 
 
 _LISTENER = re.compile(r"(?P<name>[^:/]+)://\[?(?P<host>[0-9a-zA-Z\-%._:]*)\]?:(?P<port>[0-9]+)")
@@ -214,7 +223,6 @@ _FAMILIES = (
 
 _NO_ENCRYPTION = "connections would not be encrypted or authenticated"
 _NO_AUTHENTICATION = "clients would not be authenticated"
-_NO_AUTHORIZATION = "every client may do everything"
 _NO_LIMIT = "the limit would not be enforced"
 _NO_QUOTA = "the quota would not be enforced"
 _NO_POLICY = "the policy would not be enforced"
@@ -224,8 +232,6 @@ _UNLIMITED_LONG = ("9223372036854775807",)
 # Name, or family with its dot: what would be missing, and the values besides an empty one that ask for nothing.
 _PROMISES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "alter.config.policy.class.name": (_NO_POLICY, ()),
-    "allow.everyone.if.no.acl.found": (_NO_AUTHORIZATION, ("true",)),
-    "authorizer.class.name": (_NO_AUTHORIZATION, ()),
     "client.quota.callback.class": (_NO_QUOTA, ()),
     "connections.max.reauth.ms": (_NO_AUTHENTICATION, ("0",)),
     "create.topic.policy.class.name": (_NO_POLICY, ()),
@@ -266,7 +272,6 @@ _PROMISES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "ssl.protocol": (_NO_ENCRYPTION, ("TLSv1.3", "TLSv1.2")),
     "ssl.trustmanager.algorithm": (_NO_ENCRYPTION, ("PKIX",)),
     "ssl.truststore.type": (_NO_ENCRYPTION, ("JKS",)),
-    "super.users": (_NO_AUTHORIZATION, ()),
     "zookeeper.ssl.client.enable": ("the connection to ZooKeeper would not be encrypted", ("false",)),
 }
 
@@ -291,6 +296,8 @@ def has_no_effect(name: str) -> bool:
     )
 
 
+ACL_AUTHORIZERS = ("kafka.security.authorizer.AclAuthorizer", "kafka.security.auth.SimpleAclAuthorizer")
+"""Kafka's names of the authorizer that keeps ACLs in ZooKeeper."""
 SUPPORTED_PROTOCOLS = ("PLAINTEXT",)
 KNOWN_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 GENERATED = -1
@@ -330,6 +337,9 @@ _SETTINGS: Mapping[str, Setting] = {
     "inter.broker.listener.name": ("inter_broker_listener", None, filled),
     "security.inter.broker.protocol": ("inter_broker_security", "", text),
     "control.plane.listener.name": ("control_plane_listener", "", text),
+    "authorizer.class.name": ("authorizer_class", "", text),
+    "super.users": ("super_users", "", principals),
+    "allow.everyone.if.no.acl.found": ("allow_everyone_if_no_acl_found", "false", boolean),
     "zookeeper.connect": ("zookeeper_connect", None, connect_string),
     "zookeeper.session.timeout.ms": ("zookeeper_session_timeout_ms", "18000", integer(1)),
     "zookeeper.connection.timeout.ms": ("zookeeper_connection_timeout_ms", None, integer(1)),
@@ -491,6 +501,10 @@ class BrokerSettings:
     inter_broker_listener: str
     control_plane_listener: str | None
     """The only one that requests of a controller may come by; None: any."""
+    authorizer_class: str
+    """Kafka's AclAuthorizer, MODULE:CLASS of another, or empty."""
+    super_users: tuple[Principal, ...]
+    allow_everyone_if_no_acl_found: bool
     zookeeper_connect: str
     zookeeper_session_timeout_ms: int
     zookeeper_connection_timeout_ms: int
@@ -754,6 +768,11 @@ def _log_settings(given: Mapping[str, str]) -> tuple[LogSettings, list[str]]:
 def _contradictions(settings: BrokerSettings) -> list[str]:
     """What contradicts another setting."""
     problems: list[str] = []
+    authorizer = settings.authorizer_class
+    if authorizer and authorizer not in ACL_AUTHORIZERS and not re.fullmatch(r"[\w.]+:\w+", authorizer):
+        problems.append(f"authorizer.class.name={authorizer}: expected {ACL_AUTHORIZERS[0]}, or MODULE:CLASS in Python")
+    if settings.super_users and not authorizer:
+        problems.append("super.users: expected authorizer.class.name, without which everyone may do everything")
     queued = settings.queued_max_request_bytes
     if 0 <= queued < settings.socket_request_max_bytes:
         problems.append(

@@ -29,6 +29,7 @@ from controller.broker.node import ACKNOWLEDGED_LIMIT_MS, CLOSE_LIMIT_MS, RESIGN
 from controller.broker.settings import GENERATED, Address, BrokerSettings, address_text
 from controller.core.channels import ControllerChannels
 from controller.core.controller import Controller
+from controller.hosts.authorizers import load_authorizer
 from controller.hosts.broker_id import MetaProperties, generate_broker_id, keep, kept_broker_id, unreadable
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.metrics_server import MetricsServer
@@ -241,6 +242,7 @@ class BrokerProcess:
             loggers=BrokerLoggers() if self._log is None else BrokerLoggers(self._log.level, self._log.set_level),
             off_loop=OffLoop(self._network).run,
             drive=self._server.turns.drive,
+            authorizer=load_authorizer(settings),
         )
         return node
 

@@ -25,7 +25,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from controller.protocol import admin, client, control, fetch, groups, produce, transactions
+from controller.protocol import admin, client, control, fetch, groups, produce, security, transactions
 from controller.protocol.admin import DescribeConfigsResponse, DescribeConfigsResult
 from controller.protocol.client import ApiVersion, ApiVersionsResponse, MetadataResponse, MetadataResponsePartition
 from controller.protocol.compiler import Entries, Writer, compile_struct, layout
@@ -192,8 +192,17 @@ TRANSACTION_MESSAGES: Mapping[ApiKey, MessagePair] = MappingProxyType(
 )
 """What is asked of the coordinator of transactions, of that of a group within one, and of partitions' leaders."""
 
+SECURITY_MESSAGES: Mapping[ApiKey, MessagePair] = MappingProxyType(
+    {
+        ApiKey.DESCRIBE_ACLS: _pair(security.DescribeAclsRequest, security.DescribeAclsResponse),
+        ApiKey.CREATE_ACLS: _pair(security.CreateAclsRequest, security.CreateAclsResponse),
+        ApiKey.DELETE_ACLS: _pair(security.DeleteAclsRequest, security.DeleteAclsResponse),
+    }
+)
+"""What is asked of access: ACLs, authentication, credentials."""
+
 MESSAGES: Mapping[ApiKey, MessagePair] = MappingProxyType(
-    {**CLUSTER_MESSAGES, **RECORD_MESSAGES, **GROUP_MESSAGES, **TRANSACTION_MESSAGES}
+    {**CLUSTER_MESSAGES, **RECORD_MESSAGES, **GROUP_MESSAGES, **TRANSACTION_MESSAGES, **SECURITY_MESSAGES}
 )
 
 

@@ -103,6 +103,14 @@ CONFIG_BROKERS = "/config/brokers"
 CONFIG_IPS = "/config/ips"
 CONFIG_BROKER_DEFAULT = "/config/brokers/<default>"
 
+ACLS = "/kafka-acl"
+ACL_CHANGES = "/kafka-acl-changes"
+EXTENDED_ACLS = "/kafka-acl-extended"
+PREFIXED_ACLS = "/kafka-acl-extended/prefixed"
+EXTENDED_ACL_CHANGES = "/kafka-acl-extended-changes"
+ACL_CHANGE_PREFIX = "acl_changes_"
+ACL_RESOURCE_TYPES = ("Topic", "Group", "Cluster", "TransactionalId", "DelegationToken")
+
 PERSISTENT_PATHS: tuple[str, ...] = (
     CONSUMERS,
     BROKERS,

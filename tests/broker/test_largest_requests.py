@@ -18,7 +18,7 @@ import pytest
 from controller.broker.request_context import Gate, Job, Steps
 from controller.clock import Timer, VirtualClock
 from controller.hosts.process import COLLECTOR
-from controller.protocol import groups, transactions
+from controller.protocol import groups, security, transactions
 from controller.protocol.admin import (
     OPERATION_SET,
     RESOURCE_TOPIC,
@@ -327,6 +327,21 @@ ROWS: Mapping[ApiKey, tuple[Row, ...]] = {
                     transactions.TxnOffsetCommitRequestTopic,
                     lambda i: transactions.TxnOffsetCommitRequestPartition(i, 1, ""),
                 ),
+            ),
+        ),
+    ),
+    ApiKey.DESCRIBE_ACLS: ((None, lambda: security.DescribeAclsRequest(1, None, None, None, 1, 1, 1)),),
+    ApiKey.CREATE_ACLS: (
+        (
+            None,
+            lambda: security.CreateAclsRequest(named(lambda name: security.AclCreation(2, name, "User:u", "*", 3, 3))),
+        ),
+    ),
+    ApiKey.DELETE_ACLS: (
+        (
+            None,
+            lambda: security.DeleteAclsRequest(
+                named(lambda name: security.DeleteAclsFilter(2, name, None, None, 1, 1))
             ),
         ),
     ),

@@ -42,6 +42,13 @@ from controller.protocol.control import (
 )
 from controller.protocol.errors import ErrorCode
 from controller.protocol.schema import RequestValue
+from controller.protocol.security import (
+    AclCreation,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+)
 from tests.broker.harness import BrokerUnderTest, header, leader_and_isr, metadata
 
 EXAMPLES: dict[ApiKey, RequestValue] = {
@@ -62,6 +69,9 @@ EXAMPLES: dict[ApiKey, RequestValue] = {
     ApiKey.ALTER_ISR: AlterIsrRequest(1, ()),
     ApiKey.UPDATE_FEATURES: UpdateFeaturesRequest((FeatureUpdate("f", 1),)),
     ApiKey.ALLOCATE_PRODUCER_IDS: AllocateProducerIdsRequest(1, 61),
+    ApiKey.DESCRIBE_ACLS: DescribeAclsRequest(1, None, None, None, 1, 1),
+    ApiKey.CREATE_ACLS: CreateAclsRequest((AclCreation(2, "t", "User:u", "*", 3, 3),)),
+    ApiKey.DELETE_ACLS: DeleteAclsRequest((DeleteAclsFilter(1, None, None, None, 1, 1),)),
 }
 
 

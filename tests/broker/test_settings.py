@@ -126,6 +126,20 @@ def test_listeners_with_names_of_their_own() -> None:
     assert [str(listener) for listener in bound.advertised] == ["IN://me:40001", "OUT://example.org:19093"]
 
 
+def test_an_authorizer_and_its_super_users() -> None:
+    settings = parsed(
+        authorizer_class_name="kafka.security.authorizer.AclAuthorizer", super_users="User:CN=a,O=b; User:c"
+    )
+    assert [str(one) for one in settings.super_users] == ["User:CN=a,O=b", "User:c"]
+    assert parsed(authorizer_class_name="my.module:Rules").authorizer_class == "my.module:Rules"
+    (wrong,) = problems(LEAST | {"authorizer.class.name": "org.acme.Authorizer"})
+    assert "expected kafka.security.authorizer.AclAuthorizer, or MODULE:CLASS" in wrong
+    (wrong,) = problems(LEAST | {"super.users": "User:a"})
+    assert "expected authorizer.class.name" in wrong
+    (wrong,) = problems(LEAST | {"super.users": "admin"})
+    assert "TYPE:NAME" in wrong
+
+
 def test_a_listener_for_the_controller_alone() -> None:
     names = {"listeners": "IN://:1,CONTROL://:2", "listener.security.protocol.map": "IN:PLAINTEXT,CONTROL:PLAINTEXT"}
     given = LEAST | names | {"inter.broker.listener.name": "IN"}
@@ -212,8 +226,6 @@ def test_a_file_that_can_not_be_read_is_told() -> None:
         ("max.connections.per.ip", "10"),
         ("max.connections.per.ip.overrides", "10.0.0.1:5"),
         ("max.connection.creation.rate", "20"),
-        ("authorizer.class.name", "kafka.security.authorizer.AclAuthorizer"),
-        ("super.users", "User:admin"),
         ("ssl.keystore.location", "/etc/kafka/keystore.jks"),
         ("ssl.client.auth", "required"),
         ("sasl.enabled.mechanisms", "SCRAM-SHA-512"),
@@ -244,7 +256,6 @@ def test_what_promises_security_or_a_limit_is_refused(name: str, value: str) -> 
         ("zookeeper.ssl.client.enable", "false"),
         ("max.connections.per.ip", "2147483647"),
         ("max.connections.per.ip.overrides", ""),
-        ("authorizer.class.name", ""),
         ("ssl.client.auth", "none"),
         ("ssl.enabled.protocols", "TLSv1.2,TLSv1.3"),
         ("sasl.enabled.mechanisms", "GSSAPI"),

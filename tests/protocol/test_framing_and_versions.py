@@ -146,5 +146,8 @@ def test_supported_versions_are_those_of_a_2_8_broker_and_what_later_ones_ask_a_
         ApiKey.END_TXN: (0, 3),
         ApiKey.WRITE_TXN_MARKERS: (0, 1),
         ApiKey.TXN_OFFSET_COMMIT: (0, 3),
+        ApiKey.DESCRIBE_ACLS: (0, 2),
+        ApiKey.CREATE_ACLS: (0, 2),
+        ApiKey.DELETE_ACLS: (0, 2),
     }
     assert list(SUPPORTED) == sorted(SUPPORTED)

@@ -78,6 +78,7 @@ from controller.protocol import (
     encode_response,
     groups,
     request_head,
+    security,
     transactions,
 )
 from controller.protocol.admin import (
@@ -142,6 +143,9 @@ KIO_MODULES = {
     ApiKey.END_TXN: "end_txn",
     ApiKey.WRITE_TXN_MARKERS: "write_txn_markers",
     ApiKey.TXN_OFFSET_COMMIT: "txn_offset_commit",
+    ApiKey.DESCRIBE_ACLS: "describe_acls",
+    ApiKey.CREATE_ACLS: "create_acls",
+    ApiKey.DELETE_ACLS: "delete_acls",
 }
 CASES = [
     (api_key, direction, version)
@@ -191,6 +195,9 @@ EMPTY_RESPONSES: dict[ApiKey, ResponseValue] = {
     ApiKey.END_TXN: transactions.EndTxnResponse(0),
     ApiKey.WRITE_TXN_MARKERS: transactions.WriteTxnMarkersResponse(()),
     ApiKey.TXN_OFFSET_COMMIT: transactions.TxnOffsetCommitResponse(()),
+    ApiKey.DESCRIBE_ACLS: security.DescribeAclsResponse(0),
+    ApiKey.CREATE_ACLS: security.CreateAclsResponse(()),
+    ApiKey.DELETE_ACLS: security.DeleteAclsResponse(()),
 }
 FEW = settings(
     max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None

@@ -7,7 +7,7 @@ import msgspec
 USER = "User"
 
 
-class Principal(msgspec.Struct, frozen=True):
+class Principal(msgspec.Struct, frozen=True, cache_hash=True):
     """Who a connection is authenticated as: `User:alice`. Kafka's KafkaPrincipal."""
 
     kind: str
@@ -29,7 +29,7 @@ def parse_principal(text: str) -> Principal:
     return Principal(kind, name)
 
 
-class Requester(msgspec.Struct, frozen=True):
+class Requester(msgspec.Struct, frozen=True, cache_hash=True):
     """The sender of a request: the listener that its connection came in by, its address and its principal."""
 
     listener: str

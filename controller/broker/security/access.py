@@ -1,0 +1,63 @@
+"""What a broker's settings say of access, put together: the authorizer, its ACLs in ZooKeeper, and their requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+from controller.broker.metadata import MetadataCache
+from controller.broker.security.acl_store import ACL_APIS, AclStore, without_authorizer
+from controller.broker.security.acls import AclRules, Authorizer
+from controller.broker.security.control_plane import ReadEpoch, read_controller_epoch
+from controller.broker.security.guard import AccessGuard
+from controller.broker.settings import ACL_AUTHORIZERS, BrokerSettings
+from controller.clock import Clock
+from controller.protocol.codec import ApiKey
+from controller.trace import Trace
+from controller.zookeeper.client import ZooKeeperClient
+
+Handle: TypeAlias = Callable[[Any, int, Callable[[Any], None]], None]
+
+
+class AccessControl:
+    """`authorizer`: the one of authorizer.class.name if that is none of Kafka's; None if there is none."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        client: ZooKeeperClient,
+        clock: Clock,
+        trace: Trace,
+        authorizer: Authorizer | None = None,
+    ) -> None:
+        self._trace = trace
+        self._creates_topics = settings.auto_create_topics
+        self.read_epoch: ReadEpoch = partial(read_controller_epoch, client)
+        self.store: AclStore | None = None
+        self.authorizer = authorizer
+        if authorizer is None and settings.authorizer_class in ACL_AUTHORIZERS:
+            rules = AclRules(settings.super_users, allow_if_none=settings.allow_everyone_if_no_acl_found)
+            self.authorizer = rules
+            self.store = AclStore(rules, client, clock, trace)
+
+    @property
+    def handlers(self) -> Mapping[ApiKey, Handle]:
+        if self.store is None:
+            return dict.fromkeys(ACL_APIS, without_authorizer)
+        return self.store.handlers
+
+    def guard(self, metadata: MetadataCache) -> AccessGuard | None:
+        """What checks the broker's requests; None if nothing does."""
+        if self.authorizer is None:
+            return None
+        return AccessGuard(self.authorizer, metadata, self._trace, creates_topics=self._creates_topics)
+
+    def start(self) -> None:
+        """Once there is a session."""
+        if self.store is not None:
+            self.store.start()
+
+    def acls_changed(self) -> None:
+        if self.store is not None:
+            self.store.check()
