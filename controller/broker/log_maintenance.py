@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from functools import partial
 
 from controller.broker.log_manager import LogManager
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock, Timer
 from controller.storage import LogDirectory, LogOffline, OutOfResources
+from controller.storage.devices import DeviceJobs, JobOutcome
 from controller.trace import Noted, Trace
 
 FIRST_MS = 30_000
@@ -70,12 +72,25 @@ class LogMaintenance:
         for timer in self._timers.values():
             timer.cancel()
 
-    def close_logs(self) -> None:
-        """Close all logs cleanly, so that the next start has nothing to recover. No log may be used afterwards."""
+    def close_logs(self, devices: DeviceJobs | None = None) -> None:
+        """Close all logs cleanly, so that the next start has nothing to recover. No log may be used afterwards. With
+        `devices` each directory is a job, which may go on after this returned; one that a job fails to close is
+        recovered at the next start."""
         self.stop()
         for directory in self._online():
-            self._in(directory, self._write_high_watermarks)
-            self._in(directory, LogDirectory.close)
+            close, what = partial(self._close, directory), f"clean shutdown of {directory.path}"
+            if devices is None:
+                close()
+            else:
+                devices.submit(directory.device, close, partial(self._closed_in, what), limit_ms=NEVER_MS, what=what)
+
+    def _close(self, directory: LogDirectory) -> None:
+        self._in(directory, self._write_high_watermarks)
+        self._in(directory, LogDirectory.close)
+
+    def _closed_in(self, what: str, outcome: JobOutcome) -> None:
+        if outcome.error is not None:
+            self._note("warning", f"{what}: {outcome.error}; the next start recovers it")
 
     # -- each task, over all directories
 

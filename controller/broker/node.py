@@ -32,6 +32,7 @@ from controller.core.controller import Controller
 from controller.core.event_loop import EventQueue
 from controller.core.events import Event, RegisterBrokerAndReelect, SessionExpired, Shutdown, Startup
 from controller.core.leadership import ControllerSettings
+from controller.storage.devices import DeviceJobs
 from controller.trace import Noted, SessionEnded, SessionStarted, Trace
 from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.client import EventSink, ZooKeeperClient
@@ -199,12 +200,13 @@ class Node:
             self.broker.transactions.coordinator.start()
         return self.connected
 
-    def close_logs(self) -> None:
-        """Close the logs at the end of a clean shutdown, when requests are no longer answered and no log is in use."""
+    def close_logs(self, devices: DeviceJobs | None = None) -> None:
+        """Close the logs at the end of a clean shutdown, when requests are no longer answered and no log is in use. See
+        `LogMaintenance.close_logs`."""
         if self.broker.data is not None:
             self.broker.data.fetchers.close()
         if self.log_maintenance is not None:
-            self.log_maintenance.close_logs()
+            self.log_maintenance.close_logs(devices)
 
     def _configs_changed(self) -> None:
         if self.services is not None:

@@ -472,7 +472,7 @@ _SETTINGS: Mapping[str, Setting] = {
     "camerlengo.device.threads": ("device_threads", "4", integer(1, 64)),
     "camerlengo.device.queued.jobs": ("device_queued_jobs", "10000", integer(1)),
     "camerlengo.device.queued.bytes": ("device_queued_bytes", "268435456", integer(1024 * 1024, LONG_MAX)),
-    "camerlengo.device.timeout.ms": ("device_timeout_ms", "30000", integer(1)),
+    "camerlengo.device.timeout.ms": ("device_timeout_ms", "15000", integer(1)),
     "camerlengo.device.close.timeout.ms": ("device_close_timeout_ms", "30000", integer(0)),
     "queued.max.request.bytes": ("queued_max_request_bytes", "-1", integer(-1, LONG_MAX)),
 }

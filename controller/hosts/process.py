@@ -8,6 +8,7 @@ one ends the process at once.
 from __future__ import annotations
 
 import enum
+import faulthandler
 import gc
 import os
 import queue
@@ -55,6 +56,9 @@ FAULT = 1
 COULD_NOT_RUN = 3
 
 THREAD_LIMIT_S = 2.0
+STANDARD_ERROR = 2
+RELEASE_LIMIT_S = 20.0
+"""For the threads and servers, after the shutdown's own limits."""
 SHUTDOWN_MARGIN_S = 10.0
 """On top of what the limits within a shutdown add up to."""
 COLLECTOR = (50_000, 20, 100)
@@ -92,6 +96,8 @@ class BrokerProcess:
         self._metrics = MetricsServer(self._network)
         self._events = ControllerEventThread(self._clock, self._trace, lambda _error: self._notify(_Notice.FAULT))
         self._node: Node | None = None
+        self.on_deadline: Callable[[float], None] = _ignore_deadline
+        """Called when a shutdown begins, with the seconds that its limits add up to."""
 
     def stop_soon(self) -> None:
         """Asks the main thread to shut down; safe in a signal handler."""
@@ -149,6 +155,7 @@ class BrokerProcess:
         if self.settings.metrics_address is None:
             return
         # prometheus_client takes 0.1 s of CPU to import: only a broker that serves metrics pays for it.
+        from controller.broker.device_metrics import device_metrics
         from controller.broker.metrics import metrics_of, stage_metrics, text_of, timer_metrics
 
         address = self._metrics.bind(self.settings.metrics_address)
@@ -158,7 +165,8 @@ class BrokerProcess:
             clock = self._clock
             timer = timer_metrics(clock.wakes, clock.wheel_counts)
             requests = stage_metrics(stages.summaries(self._network.loop.time()))
-            return text_of((*metrics_of(node, clock.now_ms()), *timer, *requests))
+            devices = device_metrics(self._devices.stats())
+            return text_of((*metrics_of(node, clock.now_ms()), *timer, *requests, *devices))
 
         self._metrics.serve(text)
         self._trace.emit(Noted("info", f"metrics at http://{address_text(address)}/metrics"))
@@ -271,20 +279,35 @@ class BrokerProcess:
         attempt_ms = settings.controller_socket_timeout_ms + settings.controlled_shutdown_backoff_ms
         limits_ms = ACKNOWLEDGED_LIMIT_MS + RESIGN_LIMIT_MS + CLOSE_LIMIT_MS
         limits_ms += settings.controlled_shutdown_attempts * attempt_ms
-        return run(node.shut_down(), limits_ms / 1_000.0 + SHUTDOWN_MARGIN_S)
+        limit_s = limits_ms / 1_000.0 + SHUTDOWN_MARGIN_S
+        self.on_deadline(limit_s + RELEASE_LIMIT_S + settings.device_close_timeout_ms / 1_000.0)
+        return run(node.shut_down(), limit_s)
 
     def _release(self, clean: bool) -> None:
         """Stop the threads and servers. `clean`: then close the logs, so that the next start has nothing to recover."""
         if not self._events.stop(THREAD_LIMIT_S):
             logger.warning("the event thread is still in a handler; it ends with the process")
-        self._server.close()
-        self._metrics.close()
+        for close in (self._server.close, self._metrics.close):
+            try:
+                close()
+            except TimeoutError:
+                logger.warning("the network's thread does not answer; its connections end with the process")
         ended = self._network.stop()
-        for job in self._devices.close(self.settings.device_close_timeout_ms / 1_000.0):
-            logger.warning("not done at the end: {}", job)
         if clean and ended and self._node is not None:
-            self._node.close_logs()
+            self._node.close_logs(self._devices)
+        for job in self._devices.close(self.settings.device_close_timeout_ms / 1_000.0):
+            logger.warning("the shutdown does not wait for {}", job)
         self._trace.close()
+
+
+def exit_at_deadline(limit_s: float) -> None:
+    """End the process with exit status 1 if it still runs after `limit_s`, with the stacks of all threads on standard
+    error. Without this a thread that is stuck in a call of the system could keep the process from ending."""
+    faulthandler.dump_traceback_later(limit_s, exit=True, file=STANDARD_ERROR)
+
+
+def _ignore_deadline(_limit_s: float) -> None:
+    pass
 
 
 def device_limits(settings: BrokerSettings) -> DeviceLimits:
@@ -329,6 +352,7 @@ def run_broker(
     log = LogOutput(log_level)
     _use_all_descriptors()
     process = BrokerProcess(settings, log)
+    process.on_deadline = exit_at_deadline
     for name in settings.without_effect:
         logger.warning("{} has no effect here", name)
     _on_signals(process.stop_soon)

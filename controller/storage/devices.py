@@ -50,7 +50,7 @@ class DeviceLimits(msgspec.Struct, frozen=True):
     threads: int = 4
     queued_jobs: int = 10_000
     queued_bytes: int = 256 * 1024 * 1024
-    limit_ms: float = 30_000.0
+    limit_ms: float = 15_000.0
 
 
 CHANGE_LIMIT_MS = 300_000.0
