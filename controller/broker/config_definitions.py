@@ -65,9 +65,12 @@ _BOOLEANS = frozenset(
         "zookeeper.set.acl",
     }
 )
-_LISTS = frozenset({"log.dirs", "camerlengo.address.map"})
+_LISTS = frozenset({"log.dirs", "log.dirs.tiers", "camerlengo.address.map"})
 _LONGS = frozenset(
     {
+        "camerlengo.tier.copy.bytes.per.second",
+        "camerlengo.tier.copy.bytes.per.second.min",
+        "camerlengo.tier.ssd.bytes",
         "connections.max.idle.ms",
         "controlled.shutdown.retry.backoff.ms",
         "log.flush.scheduler.interval.ms",
@@ -127,6 +130,14 @@ _WORDS: Mapping[str, str] = {
     "camerlengo.request.partitions.max": "The maximum number of partitions that one request may create.",
     "camerlengo.request.stall.timeout.ms": "The timeout for the next byte of a partly received request.",
     "camerlengo.response.max.bytes": "The maximum size of a DescribeConfigs response.",
+    "camerlengo.tier.copy.bytes.per.second": "How fast sealed segments are copied from SSDs to HDDs, at most.",
+    "camerlengo.tier.copy.bytes.per.second.min": "The least rate of copies that follow the produce latency.",
+    "camerlengo.tier.copy.produce.p99.ms": "The produce latency above which copies slow down; 0: the rate is fixed.",
+    "camerlengo.tier.interval.ms": "How often is looked for what to copy and what to evict.",
+    "camerlengo.tier.ssd.bytes": "What the segments in a log directory on an SSD may take; 0: its file system.",
+    "camerlengo.tier.ssd.evict.above.percent": "The use of an SSD above which copied segments leave it.",
+    "camerlengo.tier.ssd.evict.to.percent": "The use of an SSD down to which they leave it.",
+    "camerlengo.tier.ssd.full.percent": "The use of an SSD above which appends are refused.",
     "camerlengo.topic.partitions.max": "The maximum number of partitions that a client may give one topic.",
     "camerlengo.metrics.address": "The address that serves metrics over HTTP; none if it is not set.",
     "camerlengo.trace.file": "The file to which this broker writes its typed events.",
@@ -159,6 +170,7 @@ _WORDS: Mapping[str, str] = {
     "listeners": "The addresses at which connections are accepted.",
     "log.dir": "The log directory, if log.dirs is not set.",
     "log.dirs": "The log directories.",
+    "log.dirs.tiers": "The tier of each log directory, ssd or hdd; without it they are all alike.",
     "log.flush.offset.checkpoint.interval.ms": "The interval between checkpoints of the recovery points.",
     "log.flush.scheduler.interval.ms": "The interval between checks for logs to be flushed.",
     "log.flush.start.offset.checkpoint.interval.ms": "The interval between checkpoints of the log start offsets.",

@@ -27,6 +27,9 @@ from controller.storage.devices import CHANGE_LIMIT_MS
 from controller.storage.directory import partition_of
 from controller.storage.producer_states import ProducersOfBroker, ProducerStates
 from controller.storage.settings import INT_MAX
+from controller.storage.tiered_log import TieredLog
+from controller.storage.tiers import HddStore
+from statemachines.tier_placement import Tier
 
 SettingsOf = Callable[[str], LogSettings]
 
@@ -50,23 +53,53 @@ class LogManager:
         wall_ms: Callable[[], int],
         unusable: Mapping[str, OSError] | None = None,
         producer_ids_max: int = INT_MAX,
+        tiers: Sequence[Tier] = (),
     ) -> None:
         self._settings_of = settings_of
+        self._tiers = dict(zip(paths, tiers, strict=True)) if tiers else {}
         self.directories: tuple[LogDirectory, ...] = ()
         self.producers = ProducersOfBroker(producer_ids_max, self._producer_states)
         self.of_failures: list[Callable[[LogDirectory, Exception], None]] = []
         self._not_made: dict[TopicPartition, LogOffline | OutOfResources | DeviceUnavailable] = {}
         _refuse_duplicates(disk, [path for path in paths if path not in (unusable or {})])
-        opened: list[LogDirectory] = []
+        opened: dict[str, LogDirectory] = {}
+        stores: list[HddStore] = []
         try:
-            for path in paths:
-                opened.append(self._open(disk, path, wall_ms, (unusable or {}).get(path)))
+            # HDDs first: logs that have their home on an SSD keep old segments there.
+            for path in sorted(paths, key=self._is_ssd):
+                on_hdds = tuple(stores) if self._is_ssd(path) else ()
+                opened[path] = self._open(disk, path, wall_ms, (unusable or {}).get(path), on_hdds)
+                if self._tiers and not self._is_ssd(path):
+                    stores.append(opened[path].as_store())
         except BaseException:
-            for directory in opened:
+            for directory in opened.values():
                 directory.unlock()
             raise
-        self.directories = tuple(opened)
+        self.directories = tuple(opened[path] for path in paths)
         self.producers.added(sum(map(len, self._producer_states())))
+
+    def _is_ssd(self, path: str) -> bool:
+        return self._tiers.get(path) is Tier.SSD
+
+    def ssd_directories(self) -> tuple[LogDirectory, ...]:
+        """Those online, on a broker with tiers: homes of logs that lie on two tiers."""
+        return tuple(one for one in self.directories if self._is_ssd(one.path) and one.health.cause is None)
+
+    def _homes(self) -> list[LogDirectory]:
+        """The directories that are online and take new logs."""
+        online = [one for one in self.directories if one.health.cause is None]
+        return [one for one in online if self._is_ssd(one.path)] if self._tiers else online
+
+    def hdd_lost(self, directory: LogDirectory) -> list[TopicPartition]:
+        """The HDD went offline: what other logs had there alone is lost. Those that must not be served any more."""
+        return [
+            partition
+            for home in self.directories
+            for store in home.stores
+            if store.path == directory.path
+            for partition, log in home.logs.items()
+            if isinstance(log, TieredLog) and not log.hdd_lost(store)
+        ]
 
     def _producer_states(self) -> Iterator[ProducerStates]:
         for directory in self.directories:
@@ -74,14 +107,21 @@ class LogManager:
                 if (known := log.known_producers) is not None:
                     yield known
 
-    def _open(self, disk: Disk, path: str, wall_ms: Callable[[], int], unusable: OSError | None) -> LogDirectory:
+    def _open(
+        self,
+        disk: Disk,
+        path: str,
+        wall_ms: Callable[[], int],
+        unusable: OSError | None,
+        stores: Sequence[HddStore] = (),
+    ) -> LogDirectory:
         def failed(cause: Exception) -> None:
             for heard in self.of_failures if made else ():
                 heard(made[0], cause)
 
         made: list[LogDirectory] = []
         added = self.producers.added
-        made.append(LogDirectory(disk, path, self._settings_of, wall_ms, failed, unusable, added))
+        made.append(LogDirectory(disk, path, self._settings_of, wall_ms, failed, unusable, added, stores))
         return made[0]
 
     def directory_of(self, topic: str, index: int) -> LogDirectory | None:
@@ -103,9 +143,10 @@ class LogManager:
         raises the error once: the partition must not come to lie in a second directory."""
         self._not_made.clear()
         to_make: dict[int, dict[TopicPartition, bytes]] = {}
-        online = [index for index, one in enumerate(self.directories) if one.health.cause is None]
+        online = [index for index, one in enumerate(self.directories) if one in self._homes()]
+        all_online = all(one.health.cause is None for one in self.directories)
         for key, topic_id, is_new in wanted:
-            if self.directory_of(*key) is None and (len(online) == len(self.directories) or (is_new and online)):
+            if self.directory_of(*key) is None and online and (all_online or is_new):
                 least = min(online, key=lambda index: len(self.directories[index].logs) + len(to_make.get(index, ())))
                 to_make.setdefault(least, {})[key] = topic_id
         for index, those in to_make.items():
@@ -130,12 +171,14 @@ class LogManager:
             raise not_made
         directory = self.directory_of(*key)
         if directory is None:
-            online = [one for one in self.directories if one.health.cause is None]
-            if not online or (not is_new and len(online) < len(self.directories)):
+            homes = self._homes()
+            if not homes or not is_new:
                 for one in self.directories:
                     one.health.check()
-            directory = min(online, key=lambda one: len(one.logs))
-        return directory.create(key, topic_id)
+            directory = min(homes, key=lambda one: len(one.logs))
+        log = directory.create(key, topic_id)
+        log.health.check()
+        return log
 
     def delete_all(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, StorageError]:
         """Those that are nowhere are passed over. Returns those that are not deleted, with the reason."""

@@ -25,6 +25,7 @@ from controller.broker.security.access import AccessControl
 from controller.broker.security.acl_store import AclsChanged
 from controller.broker.security.acls import Authorizer
 from controller.broker.settings import BrokerSettings
+from controller.broker.tier_maintenance import TierMaintenance
 from controller.broker.zookeeper_services import ConfigsChanged, OpenLogs, ZooKeeperServices
 from controller.clock import Clock, Future
 from controller.core.channels import Channels
@@ -164,7 +165,9 @@ class Node:
             access=self.access,
         )
         self.log_maintenance: LogMaintenance | None = None
+        self.tiers: TierMaintenance | None = None
         if (data := self.broker.data) is not None:
+            self.tiers = TierMaintenance(settings.tiers, data.logs, clock, trace, drive)
             self.log_maintenance = LogMaintenance(
                 settings, data.logs, self.broker.replicas, clock, trace, on_all_offline, data.logs_changed
             )
@@ -194,6 +197,8 @@ class Node:
         self.events.put(Startup())
         if self.log_maintenance is not None:
             self.log_maintenance.start()
+        if self.tiers is not None:
+            self.tiers.start()
         if self.broker.groups is not None:
             self.broker.groups.start()
         if self.broker.transactions is not None:
@@ -205,6 +210,8 @@ class Node:
         `LogMaintenance.close_logs`."""
         if self.broker.data is not None:
             self.broker.data.fetchers.close()
+        if self.tiers is not None:
+            self.tiers.stop()
         if self.log_maintenance is not None:
             self.log_maintenance.close_logs(devices)
 

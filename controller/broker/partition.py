@@ -309,6 +309,7 @@ class Partition:
         Raises: LogOffline, with nothing changed."""
         if self.log is not None:
             self.log.assign_epoch(state.leader_epoch, self.log.log_end_offset)
+            self.log.place(is_leader=True)
         self._take(state)
         isr = state.replicas if state.isr == state.replicas else state.isr  # mostly so: one object for both
         self.role, self.isr, self.fetching = Role.LEADER, isr, False
@@ -320,6 +321,8 @@ class Partition:
             self.leading.begin_epoch(isr, state.replicas, now_ms, self.log.log_end_offset)
 
     def make_follower(self, state: LeaderAndIsrPartitionState) -> None:
+        if self.log is not None:
+            self.log.place(is_leader=False)
         self._take(state)
         self.role, self.isr, self.fetching, self.leading = Role.FOLLOWER, (), True, None
 

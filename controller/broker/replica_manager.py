@@ -576,7 +576,8 @@ def api_error_of(error: ApiError | StorageError) -> ApiError:
     """Convert an error of the storage into the error for the client."""
     if isinstance(error, ApiError):
         return error
-    return ApiError(_CODES.get(type(error), ErrorCode.UNKNOWN_SERVER_ERROR), str(error))
+    codes = (_CODES[kind] for kind in type(error).__mro__ if kind in _CODES)
+    return ApiError(next(codes, ErrorCode.UNKNOWN_SERVER_ERROR), str(error))
 
 
 class RecordAccess:

@@ -23,6 +23,7 @@ import msgspec
 from msgspec.structs import replace as replace_struct
 
 from controller.broker.security.principal import Principal, parse_principal
+from controller.broker.tier_settings import TierSettings, take_tiers, tier_table
 from controller.protocol.codec import control_versions
 from controller.storage.settings import BROKER_NAMES, LogSettings
 
@@ -398,6 +399,7 @@ _SETTINGS: Mapping[str, Setting] = {
     ),
     "log.dirs": ("log_dirs", None, names),
     "log.dir": ("log_dir", "", text),  # Kafka: /tmp/kafka-logs
+    **tier_table(integer, names),
     "camerlengo.address.map": ("address_map", "", address_map),
     "camerlengo.controlled.shutdown.check": ("shutdown_check", "true", boolean),
     "camerlengo.reassignments.in.cluster": ("reassignments_in_cluster", "0", integer(0)),
@@ -553,6 +555,7 @@ class BrokerSettings:
     """After so long another attempt is made to abort a transaction whose time is up."""
     transaction_remove_expired_interval_ms: int
     log_dirs: tuple[str, ...]
+    tiers: TierSettings
     address_map: tuple[tuple[Address, Address], ...]
     metrics_address: Address | None
     trace_file: str | None
@@ -686,6 +689,8 @@ def _complete(fields: dict[str, Any], given: Mapping[str, str]) -> list[str]:
         fields["log_dirs"] = (log_dir,) if log_dir else ()
     if len(set(fields["log_dirs"])) < len(fields["log_dirs"]):
         problems.append(f"log.dirs={','.join(fields['log_dirs'])}: expected each directory once")
+    fields["tiers"], wrong = take_tiers(fields, fields["log_dirs"])
+    problems += wrong
     if fields["zookeeper_connection_timeout_ms"] is None:
         fields["zookeeper_connection_timeout_ms"] = fields["zookeeper_session_timeout_ms"]
     if fields["zookeeper_set_acl"] and fields["zookeeper_digest"] is None:

@@ -144,6 +144,21 @@ DAY_MS = 24 * 3600 * 1000
 _NOT_HERE = "Kept for Kafka brokers; nothing here goes by it."
 
 _TABLE: tuple[TopicSetting, ...] = (
+    _long(
+        "camerlengo.flush.bytes.per.second",
+        LONG_MAX,
+        1,
+        "camerlengo.log.flush.bytes.per.second",
+        "How many bytes may wait until what was appended is forced to disk.",
+    ),
+    TopicSetting(
+        "camerlengo.follower.tier",
+        CONFIG_TYPE_STRING,
+        "ssd",
+        "camerlengo.follower.tier",
+        _one_of("ssd", "hdd"),
+        "Where followers append, on brokers with log.dirs.tiers; leaders append to an SSD.",
+    ),
     TopicSetting(
         "cleanup.policy",
         CONFIG_TYPE_LIST,

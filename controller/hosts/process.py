@@ -185,6 +185,7 @@ class BrokerProcess:
                 self._clock.wall_ms,
                 unusable,
                 producer_ids_max=settings.producer_ids_max,
+                tiers=settings.tiers.tiers,
             )
             for note in opening_notes(logs):
                 self._trace.emit(note)

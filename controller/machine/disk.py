@@ -383,6 +383,9 @@ class MemoryDisk:
                 inode.synced, inode.cut = len(inode.data), b""
             self.sync_names(path)
 
+    def space(self, path: str) -> tuple[int, int]:
+        return 0, 0
+
     def modified_ms(self, path: str) -> int:
         return self._inode(path).modified_ms
 

@@ -165,6 +165,7 @@ class SimulatedBroker:
             settings_of,
             self.clock.wall_ms,
             producer_ids_max=settings.producer_ids_max,
+            tiers=settings.tiers.tiers,
         )
 
     def _boot(self) -> None:

@@ -35,7 +35,7 @@ from controller.storage.log import PartitionLog
 from controller.storage.recovery import NEW, LogCheckpoint
 from controller.storage.settings import LogSettings
 from controller.storage.tiered_log import TieredLog
-from controller.storage.tiers import HddStore, LogTiers, retire_on_hdds
+from controller.storage.tiers import HddStore, LogTiers, SsdSpace, retire_on_hdds
 
 _NOT_A_PARTITIONS = frozenset((errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR))
 DELETED = "-delete"
@@ -84,6 +84,7 @@ class LogDirectory:
     ) -> None:
         self.path = path
         self.stores = stores
+        self.ssd = SsdSpace(path)
         self._producers_added = producers_added
         self.health = Health(path, on_failure)
         self.logs: dict[TopicPartition, PartitionLog] = {}
@@ -163,7 +164,22 @@ class LogDirectory:
 
     def as_store(self) -> HddStore:
         """This directory, on an HDD, for logs that have their home on an SSD."""
-        return HddStore(self._disk, self.path, self.health)
+        store = HddStore(self._disk, self.path, self.health)
+        store.device = self.device
+        return store
+
+    @on_disk
+    def measure_ssd(self, limit_bytes: int, full_percent: int) -> SsdSpace:
+        """How full the SSD is now: by its segments if there is a limit to them, else by its file system."""
+        ssd = self.ssd
+        if limit_bytes:
+            ssd.capacity_bytes = limit_bytes
+            ssd.used_bytes = sum(log.ssd_bytes() for log in self.logs.values() if isinstance(log, TieredLog))
+        else:
+            ssd.capacity_bytes, free_bytes = self._disk.space(self.path)
+            ssd.used_bytes = ssd.capacity_bytes - free_bytes
+        ssd.reserve_bytes = ssd.capacity_bytes * (100 - full_percent) // 100
+        return ssd
 
     def _set_aside(self, partition: TopicPartition) -> None:
         """The files of a log that lacks a part for good, under another name: its replica begins anew."""
@@ -186,7 +202,7 @@ class LogDirectory:
             health=health,
             keep_recovery_point=self._keep_recovery_points,
             producers_added=self._producers_added,
-            tiers=LogTiers(self._disk, directory, self.stores) if self.stores else None,
+            tiers=LogTiers(self._disk, directory, self.stores, self.ssd) if self.stores else None,
         )
 
     def _directory(self, partition: TopicPartition) -> str:

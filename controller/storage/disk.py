@@ -188,6 +188,10 @@ class Disk(Protocol):
         """`sync` of every file in these directories and `sync_names` of each, which takes about as long for many as
         for one."""
 
+    def space(self, path: str) -> tuple[int, int]:
+        """The size of the file system that a directory is on, and what is free of it, in bytes; 0 for the size: no
+        limit is known. OSError."""
+
     def modified_ms(self, path: str) -> int:
         """Wall time of the last change. FileNotFoundError."""
 

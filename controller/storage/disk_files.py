@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import queue
+import shutil
 import threading
 import time
 from collections import OrderedDict
@@ -592,6 +593,10 @@ class FileDisk:
             for name in os.listdir(directory):
                 sync_file(f"{directory}/{name}")
             self.sync_names(directory)
+
+    def space(self, path: str) -> tuple[int, int]:
+        usage = shutil.disk_usage(path)
+        return usage.total, usage.free
 
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000

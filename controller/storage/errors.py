@@ -136,6 +136,11 @@ class DeviceUnavailable(StorageError):
         return f"device {self.device}: {self.why}"
 
 
+class SsdFull(OutOfResources):
+    """The SSD of a log on two tiers has no room for an append: nothing was appended, the log directory stays online.
+    Evictions make room, so the same append may succeed later (Kafka: KAFKA_STORAGE_ERROR)."""
+
+
 class DuplicateLogs(StorageError):
     """A partition's log is in two log directories, and which of them is the right one is not known."""
 

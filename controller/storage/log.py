@@ -269,6 +269,7 @@ class PartitionLog:
         "_now_ms",
         "_producers",
         "_producers_added",
+        "_unflushed_bytes",
         "cut_bytes",
         "directory",
         "epochs",
@@ -325,6 +326,7 @@ class PartitionLog:
         self.log_end_offset = self._active.next_offset
         self.recovery_point = max(self.log_end_offset if not known.clean else known.recovery_point, 0)
         self.last_flush_ms = now_ms
+        self._unflushed_bytes = 0
         self._new_names = False
         self._write_epochs()
         if self.is_bare and self._active.store is None:
@@ -474,7 +476,9 @@ class PartitionLog:
                 if is_new:
                     self._producers_added(1)
         self.log_end_offset = last_offset + 1
-        if self.log_end_offset - self.recovery_point >= self.settings.flush_messages:
+        self._unflushed_bytes += len(data)
+        records = self.log_end_offset - self.recovery_point
+        if records >= settings.flush_messages or self._unflushed_bytes >= settings.flush_bytes_per_second:
             self.flush()
 
     @on_disk
@@ -509,6 +513,9 @@ class PartitionLog:
     def _remove(self, segment: Segment) -> None:
         segment.remove()
 
+    def place(self, *, is_leader: bool) -> None:
+        """What is appended next, as a leader or a follower, begins on the tier for that."""
+
     def _before_cut(self, end: int) -> None:
         """The recovery point is below `end`, and nothing is cut yet."""
 
@@ -527,6 +534,7 @@ class PartitionLog:
             self._sync_names()
         self._write_epochs()
         self.recovery_point = self.log_end_offset
+        self._unflushed_bytes = 0
         self.last_flush_ms = self._now_ms()
 
     def _sync_names(self) -> None:

@@ -6,9 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from statemachines.tier_placement import Tier
+
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 UNLIMITED = -1
+FOLLOWER_TIER = "camerlengo.follower.tier"
+"""Of a broker and of a topic."""
 
 
 def _setting(default: int, broker: str, topic: str, least: int, most: int = LONG_MAX) -> int:
@@ -28,6 +32,10 @@ class LogSettings:
     index_interval_bytes: int = _setting(4096, "log.index.interval.bytes", "index.interval.bytes", 0, INT_MAX)
     index_size_max_bytes: int = _setting(10 * 1024**2, "log.index.size.max.bytes", "segment.index.bytes", 24, INT_MAX)
     flush_messages: int = _setting(LONG_MAX, "log.flush.interval.messages", "flush.messages", 1)
+    flush_bytes_per_second: int = _setting(
+        LONG_MAX, "camerlengo.log.flush.bytes.per.second", "camerlengo.flush.bytes.per.second", 1
+    )
+    """A log is flushed as soon as so many bytes wait for it."""
     flush_ms: int = _setting(LONG_MAX, "log.flush.interval.ms", "flush.ms", 0)
     retention_bytes: int = _setting(UNLIMITED, "log.retention.bytes", "retention.bytes", UNLIMITED)
     retention_ms: int = _setting(7 * 24 * 3600 * 1000, "log.retention.ms", "retention.ms", UNLIMITED)
@@ -44,6 +52,8 @@ class LogSettings:
     """The size of a batch's records when decompressed, unless `max_message_bytes` is larger."""
     log_append_time: bool = False
     """message.timestamp.type is LogAppendTime."""
+    followers_on: Tier = Tier.SSD
+    """Where followers append to a log on two tiers."""
     compacted: bool = False
     """cleanup.policy includes compact, so that each record needs a key."""
 
@@ -70,6 +80,8 @@ class LogSettings:
 
     def topic_text(self, name: str) -> str:
         """The value of one of `TOPIC_NAMES`, as a topic's config would say it."""
+        if name == FOLLOWER_TIER:
+            return self.followers_on.value
         if name == "message.timestamp.type":
             return "LogAppendTime" if self.log_append_time else "CreateTime"
         return str(getattr(self, next(one.name for one in fields(self) if one.metadata.get("topic") == name)))
@@ -86,6 +98,11 @@ class LogSettings:
             if texts[timestamp_type] not in ("CreateTime", "LogAppendTime"):
                 raise ValueError(f"{timestamp_type}={texts[timestamp_type]}: expected CreateTime or LogAppendTime")
             values["log_append_time"] = texts[timestamp_type] == "LogAppendTime"
+        if FOLLOWER_TIER in texts:
+            try:
+                values["followers_on"] = Tier(texts[FOLLOWER_TIER].strip().lower())
+            except ValueError:
+                raise ValueError(f"{FOLLOWER_TIER}={texts[FOLLOWER_TIER]}: expected ssd or hdd") from None
         if policy in texts:
             values["compacted"] = "compact" in [one.strip() for one in texts[policy].split(",")]
         return LogSettings(**values)
@@ -95,6 +112,7 @@ BROKER_NAMES: tuple[str, ...] = (
     *(one.metadata["broker"] for one in fields(LogSettings) if one.metadata),
     *(
         "log.message.timestamp.type",
+        FOLLOWER_TIER,
         "log.roll.hours",
         "log.roll.jitter.hours",
         "log.retention.hours",
@@ -104,7 +122,8 @@ BROKER_NAMES: tuple[str, ...] = (
 """Every name of a broker's properties that `LogSettings.from_broker` looks at."""
 
 TOPIC_NAMES: frozenset[str] = frozenset(
-    [one.metadata["topic"] for one in fields(LogSettings) if one.metadata.get("topic")] + ["message.timestamp.type"]
+    [one.metadata["topic"] for one in fields(LogSettings) if one.metadata.get("topic")]
+    + ["message.timestamp.type", FOLLOWER_TIER]
 )
 """Every name of a topic's config that `LogSettings.with_topic` looks at."""
 

@@ -16,14 +16,15 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, TypeAlias
 
-from controller.storage.disk import File, is_shortage, on_disk
+from controller.storage.batches import BatchHeader, Bytes
+from controller.storage.disk import File, Health, is_shortage, on_disk
 from controller.storage.errors import LogOffline, OutOfResources, StorageError
 from controller.storage.log import PartitionLog, index_of
 from controller.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_path
 from controller.storage.tiers import COPYING, INDEX_SUFFIXES, HddStore, LogTiers, Unavailable, move
 from controller.storage.transactions import TXN_INDEX_SUFFIX
 from statemachines.log_segment import ON_SSD, SegmentState
-from statemachines.tier_placement import Tier
+from statemachines.tier_placement import Tier, append_tier
 
 PIECE_BYTES = 256 * 1024
 
@@ -37,6 +38,15 @@ class TieredLog(PartitionLog):
 
     __slots__ = ()
     tiers: LogTiers
+
+    def _append(self, data: Bytes, headers: list[BatchHeader], now_ms: int) -> None:
+        tiers = self.tiers
+        if tiers.append_to is Tier.SSD or not any(store.is_online for store in tiers.stores):
+            tiers.ssd.take(len(data))
+        super()._append(data, headers, now_ms)
+
+    def place(self, *, is_leader: bool) -> None:
+        self.tiers.append_to = append_tier(is_leader, self.settings.followers_on)
 
     def _begin(self, base_offset: int, now_ms: int) -> Segment:
         tiers = self.tiers
@@ -74,8 +84,8 @@ class TieredLog(PartitionLog):
 
     @property
     def segments(self) -> list[Segment]:
-        """From the oldest to the active one; not to be changed."""
-        return self._segments
+        """From the oldest to the active one; not to be changed. Empty for a log without records."""
+        return self._held or []
 
     def ssd_bytes(self) -> int:
         """Of the segments' records on the SSD."""
@@ -158,6 +168,8 @@ class TieredLog(PartitionLog):
         for segment in lost:
             move(segment, SegmentState.Lost)
         if lost != self._held[: len(lost)] or len(lost) == len(self._held):
+            self.health = Health(self.directory)
+            self.health.fail(OSError(errno.EIO, f"the HDD {store.path}, which has a part of the log, is lost"))
             return False
         first = self.unavailable.first_offset if self.unavailable is not None else lost[0].base_offset
         del self._held[: len(lost)]

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from controller.storage.devices import Device
+from controller.storage.devices import ANY_DEVICE, Device
 from controller.storage.disk import Disk, File, Health, Lock, is_shortage
-from controller.storage.errors import AlreadyLocked, CorruptLog, LogOffline, OutOfResources
+from controller.storage.errors import AlreadyLocked, CorruptLog, LogOffline, OutOfResources, SsdFull
 from controller.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -34,7 +34,7 @@ from controller.storage.segment import (
 )
 from controller.storage.transactions import TXN_INDEX_SUFFIX
 from statemachines.log_segment import SEGMENT, Cached, OnlyCache, SegmentState, WithoutCache
-from statemachines.tier_placement import Tier, least_used
+from statemachines.tier_placement import Tier, admits, least_used
 
 if TYPE_CHECKING:
     from controller.storage.batches import Bytes
@@ -170,6 +170,9 @@ class HddDisk:
     def device_of(self, path: str) -> Device:
         return self._disk.device_of(path)
 
+    def space(self, path: str) -> tuple[int, int]:
+        return self._do(self._disk.space, path)
+
     def modified_ms(self, path: str) -> int:
         return self._do(self._disk.modified_ms, path)
 
@@ -186,6 +189,7 @@ class HddStore:
         self.disk: Disk = HddDisk(disk, self)
         self.raw = disk
         """For other threads than the log's: an OSError of it goes to `failure` there."""
+        self.device = ANY_DEVICE
         self.logs = 0
         """With segments here."""
 
@@ -201,6 +205,27 @@ class HddStore:
         if isinstance(error, OSError) and is_shortage(error):
             return OutOfResources(self.path, error)
         return self.health.fail(error)
+
+
+class SsdSpace:
+    """How full the segments of logs make an SSD, as last measured and counted since. `capacity_bytes` 0: no limit."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.capacity_bytes = 0
+        self.used_bytes = 0
+        self.reserve_bytes = 0
+        self.refused = 0
+        """Appends that were refused."""
+
+    def take(self, size_bytes: int) -> None:
+        """Count an append to the SSD. Raises SsdFull: it is refused."""
+        if self.capacity_bytes and not admits(self.capacity_bytes - self.used_bytes, size_bytes, self.reserve_bytes):
+            self.refused += 1
+            limit = self.capacity_bytes - self.reserve_bytes
+            why = f"the SSD is full: {self.used_bytes} bytes of {limit} are used, and {size_bytes} are to be appended"
+            raise SsdFull(self.path, OSError(errno.ENOSPC, why))
+        self.used_bytes += size_bytes
 
 
 class TierCheckpoint:
@@ -247,10 +272,11 @@ class TierCheckpoint:
 class LogTiers:
     """The HDD tier of one log. `append_to`: where its next segment begins. `stores` may be those of many logs."""
 
-    def __init__(self, disk: Disk, home: str, stores: Sequence[HddStore]) -> None:
+    def __init__(self, disk: Disk, home: str, stores: Sequence[HddStore], ssd: SsdSpace | None = None) -> None:
         self._disk = disk
         self.home = home
         self.stores = stores
+        self.ssd = ssd or SsdSpace(home)
         self.append_to = Tier.SSD
         self.checkpoint = TierCheckpoint(disk, home)
         self._preferred: HddStore | None = None

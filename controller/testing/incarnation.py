@@ -137,7 +137,12 @@ class Incarnation:
         settings = self.settings
         clock = self.clock
         return LogManager(
-            self._disk, settings.log_dirs, settings_of, clock.wall_ms, producer_ids_max=settings.producer_ids_max
+            self._disk,
+            settings.log_dirs,
+            settings_of,
+            clock.wall_ms,
+            producer_ids_max=settings.producer_ids_max,
+            tiers=settings.tiers.tiers,
         )
 
     # -- requests

@@ -98,7 +98,7 @@ class TieredLife(Life):
         for segment in log.segments:
             check_segment(segment, segment is log.segments[-1], on_ssd, on_hdd)
             check_indexes(self, segment)
-        known = {segment.base_offset for segment in log.segments}
+        known = set(log.segment_offsets)
         assert set(on_ssd) <= known, "an orphan on the SSD"
         assert set(on_hdd) <= known, "an orphan on an HDD"
         count = sum(len(sizes(self, f"{hdd}/lives-0-tier")) for hdd in HDDS)
