@@ -5,16 +5,22 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from itertools import combinations
+from typing import Any
 
+from controller.cli.values import integer
 from controller.cli.workers import each_seed
-from controller.labs.tiers.figures import Case, LabMeasurement, LabRun, figures
+from controller.labs.tiers.figures import Case, Figures, LabMeasurement, LabRun, figures
+from controller.labs.tiers.physical import PhysicalUnavailable, Rig, physical_load
 from controller.labs.tiers.simulation import LabBroker
 from controller.labs.tiers.workload import ARCHITECTURES, Flush, LabWorkload
+from tests.benchmarks import tiers_plots
 from tests.benchmarks.common import (
+    CouldNotRun,
     add_count,
     add_output,
     aligned,
@@ -29,8 +35,9 @@ from tests.benchmarks.common import (
 PAGE = "docs/tiers.md"
 NODES = 3
 QUICK = 0.4
-P99, OVER = "real-time p99 ms", "p99 over without lagging"
-Figures: TypeAlias = dict[str, float]
+P99, OVER, PEAK = "real-time p99 ms", "p99 over without lagging", "peak over mean of disk writes"
+NOTHING = 0.005
+SCALED = ("cold read mean ms", "real-time mean ms", "HDD share", "SSD hit rate")
 LAGGING_COLUMNS = (
     "write mean ms",
     "write p99 ms",
@@ -40,7 +47,7 @@ LAGGING_COLUMNS = (
     "HDD MB/s",
     "HDD share",
     "SSD hit rate",
-    "peak over mean of disk writes",
+    PEAK,
 )
 BOTH_COLUMNS = (
     "write mean ms",
@@ -50,10 +57,27 @@ BOTH_COLUMNS = (
     OVER,
     *(f"band {band}" for band in range(1, 6)),
 )
+PHYSICAL_COLUMNS = (*LAGGING_COLUMNS[:-1], "real-time mean ms", P99, "real-time HDD share", OVER, PEAK)
 TABLES = {
     "tiers, lagging only": (Case.Lagging, LAGGING_COLUMNS),
     "tiers, real-time and lagging": (Case.Both, BOTH_COLUMNS),
 }
+AGREEMENT, SCALES = "tiers, physical and simulated", "tiers, two scales"
+COMPARED = (
+    "cold read mean ms",
+    "cold MB/s",
+    "HDD MB/s",
+    "HDD share",
+    "SSD hit rate",
+    "real-time mean ms",
+    P99,
+    "real-time HDD share",
+    "write mean ms",
+    PEAK,
+)
+TRAFFICS_MB = (50, 75, 100, 135, 170, 200)
+CLOSE, DIFFERENT = 1.3, 1.1
+"""Values agree within 30%; an order counts where the simulated values differ by more than 10%."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -62,38 +86,69 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " page cache: latencies, hit rates, shares of the HDDs, bands of real-time jobs, writes of the disks over time."
     )
     parser.add_argument("--simulated", action="store_true", help="run on models of the devices, the default")
-    parser.add_argument("--quick", action="store_true", help="one broker, and shorter: a minute at most")
+    parser.add_argument(
+        "--physical", action="store_true", help="run on throttled devices of this machine: Linux, root, cgroups v1"
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter runs: a minute, 3 with --physical")
     add_count(parser, "--seed", 1, "seed of the simulation", least=0)
-    add_output(parser, page=PAGE, tables=[*TABLES])
-    parser.set_defaults(plots=None)
+    parser.add_argument("--cache-mb", type=_cache_mb, default=128, metavar="N", help="physical page cache (128)")
+    add_output(parser, "latencies, shares and disk writes as plots", page=PAGE, tables=[*TABLES, AGREEMENT, SCALES])
+
+
+def _cache_mb(text: str) -> int:
+    found = integer(16, 1024)(text)
+    if found % 4:
+        raise argparse.ArgumentTypeError(f"expected a multiple of 4 from 16 to 1024, got {text}")
+    return found
 
 
 needs = plots_needed
 
 
-def runs() -> list[LabRun]:
-    return [LabRun(each, flush, case) for each in ARCHITECTURES for flush in Flush for case in Case]
+def runs(flushes: Sequence[Flush] = tuple(Flush), cases: Sequence[Case] = tuple(Case)) -> list[LabRun]:
+    return [LabRun(each, flush, case) for each in ARCHITECTURES for flush in flushes for case in cases]
 
 
-def simulate_node(load: LabWorkload, run: LabRun, seed: int) -> LabMeasurement:
-    return LabBroker(run.case.of(load), run.architecture, run.flush, seed).run()
+@dataclass(frozen=True, slots=True)
+class LabCell:
+    """One simulated run: of `nodes` brokers, with times in the published unit if divided by `time_ratio`."""
+
+    load: LabWorkload
+    run: LabRun
+    nodes: int = 1
+    time_ratio: float = 1.0
 
 
-def _simulate(load: LabWorkload, seed: int, nodes: int, cell: int) -> Figures:
-    run = runs()[cell]
-    measured = [simulate_node(load, run, seed * NODES + node) for node in range(nodes)]
-    return figures(measured, load.chunk, load.measured_s)
+def _simulate(cells: Sequence[LabCell], seed: int, at: int) -> Figures:
+    cell = cells[at]
+    load = cell.run.case.of(cell.load)
+    nodes = range(seed * NODES, seed * NODES + cell.nodes)
+    measured = [LabBroker(load, cell.run.architecture, cell.run.flush, node).run() for node in nodes]
+    return figures(measured, load.chunk, load.measured_s, cell.time_ratio)
 
 
-def simulated(load: LabWorkload, seed: int, nodes: int) -> dict[LabRun, Figures]:
-    """Run every cell in processes, one a core. The seed determines the figures."""
-    cells = runs()
+def simulated(cells: Sequence[LabCell], seed: int) -> list[Figures]:
+    """Run the cells in processes, one a core. The seed determines the figures."""
+    found = []
+    for cell, each in zip(
+        cells, each_seed(partial(_simulate, cells, seed), range(len(cells)), os.cpu_count() or 1), strict=True
+    ):
+        progress(f"simulated: {cell.run}")
+        found.append(each)
+    return found
+
+
+def physical(load: LabWorkload, cells: Sequence[LabRun], seed: int) -> dict[LabRun, LabMeasurement]:
+    """Carry out each cell on the devices of this machine. Raises CouldNotRun."""
     found = {}
-    results = each_seed(partial(_simulate, load, seed, nodes), range(len(cells)), os.cpu_count() or 1)
-    for run, result in zip(cells, results, strict=True):
-        progress(f"simulated: {run}")
-        found[run] = result
-    return with_ratios(found)
+    try:
+        with Rig(load) as rig:
+            for run in cells:
+                progress(f"physical: {run}")
+                found[run] = rig.run(run, seed * NODES)
+    except (PhysicalUnavailable, OSError) as error:
+        raise CouldNotRun(str(error)) from error
+    return found
 
 
 def with_ratios(found: Mapping[LabRun, Figures]) -> dict[LabRun, Figures]:
@@ -104,6 +159,44 @@ def with_ratios(found: Mapping[LabRun, Figures]) -> dict[LabRun, Figures]:
         if run.case is Case.Both
     }
     return {run: each | ratios.get(run, {}) for run, each in found.items()}
+
+
+def agreement(real: Mapping[LabRun, Figures], model: Mapping[LabRun, Figures]) -> Iterator[list[str]]:
+    """Yield a row for each figure: how often values are within 30%, and how often two architectures have one order."""
+    yield ["figure", "values", "within 30%", "pairs that differ", "in the same order", "median physical / simulated"]
+    for name in COMPARED:
+        both = {run: (real[run].get(name, math.nan), model[run].get(name, math.nan)) for run in real}
+        both = {run: pair for run, pair in both.items() if not any(map(math.isnan, pair))}
+        close = [pair for pair in both.values() if _ratio(*pair) <= CLOSE]
+        pairs = [
+            (one, other)
+            for (a, one), (b, other) in combinations(both.items(), 2)
+            if (a.flush, a.case) == (b.flush, b.case) and _ratio(one[1], other[1]) > DIFFERENT
+        ]
+        same = [1 for one, other in pairs if (one[0] < other[0]) == (one[1] < other[1])]
+        ratios = [pair[0] / pair[1] for pair in both.values() if pair[0] and pair[1]]
+        middle = f"{statistics.median(ratios):.2f}" if ratios else "-"
+        yield [name, str(len(both)), str(len(close)), str(len(pairs)), str(len(same)), middle]
+
+
+def _ratio(one: float, other: float) -> float:
+    """Return how many times as large the larger one is; 1 for two zeros, and for what is next to nothing."""
+    if max(one, other) < NOTHING:
+        return 1.0
+    return max(one, other) / min(one, other) if min(one, other) > 0 else math.inf
+
+
+def scales(seed: int) -> Iterator[list[str]]:
+    """Yield the figures at the published scale and on half the devices with a thousandth of the bytes."""
+    load = replace(LabWorkload(), warm_s=150.0, measured_s=150.0)
+    loads = {1.0: load, 0.01: load.scaled(1 / 1000, 0.01, 0.5)}
+    run_list = runs([Flush.Rate], [Case.Both])
+    cells = [LabCell(each, run, 2, ratio) for ratio, each in loads.items() for run in run_list]
+    found = simulated(cells, seed)
+    yield ["architecture", *(f"{name}, {scale}" for name in SCALED for scale in ("published", "scaled"))]
+    for at, run in enumerate(run_list):
+        one, other = found[at], found[at + len(run_list)]
+        yield [run.architecture.name, *(_cell(each[name]) for name in SCALED for each in (one, other))]
 
 
 def table(found: Mapping[LabRun, Figures], case: Case, columns: Sequence[str]) -> Iterator[list[str]]:
@@ -121,28 +214,65 @@ def _cell(value: float) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     before = os.getloadavg()[0]
-    load = LabWorkload()
-    if arguments.quick:
-        load = replace(load, warm_s=load.warm_s * QUICK, measured_s=load.measured_s * QUICK)
-    found = simulated(load, arguments.seed, 1 if arguments.quick else NODES)
+    written: dict[str, list[list[str]]] = {}
+    found: dict[str, Any] = {}
+    if arguments.physical:
+        load = physical_load(arguments.cache_mb)
+        if arguments.quick:
+            load = replace(load, warm_s=6.0, measured_s=5.0)
+        cells = runs([Flush.Rate], [Case.RealTime, Case.Both]) if arguments.quick else runs()
+        measured = physical(load, cells, arguments.seed)
+        real = with_ratios({run: figures([each], load.chunk, load.measured_s) for run, each in measured.items()})
+        model = with_ratios(
+            dict(zip(cells, simulated([LabCell(load, run) for run in cells], arguments.seed), strict=True))
+        )
+        written["physical"] = [*table(real, Case.Both, PHYSICAL_COLUMNS)]
+        written["simulated, of the same size"] = [*table(model, Case.Both, PHYSICAL_COLUMNS)]
+        written[AGREEMENT] = [*agreement(real, model)]
+        found = {"physical": rows(real), "simulated": rows(model), "ratios": load.ratios()}
+        if arguments.plots is not None:
+            tiers_plots.agreement(arguments.plots, real, model, COMPARED)
+            tiers_plots.disk_writes(arguments.plots / "tiers-writes-physical.png", "Throttled devices", measured)
+    if arguments.simulated or not arguments.physical:
+        load = LabWorkload()
+        nodes = 1 if arguments.quick else NODES
+        if arguments.quick:
+            load = replace(load, warm_s=load.warm_s * QUICK, measured_s=load.measured_s * QUICK)
+        results = simulated([LabCell(load, run, nodes) for run in runs()], arguments.seed)
+        model = with_ratios(dict(zip(runs(), results, strict=True)))
+        written |= {name: [*table(model, case, columns)] for name, (case, columns) in TABLES.items()}
+        written |= {} if arguments.quick else {SCALES: [*scales(arguments.seed)]}
+        found |= {"runs": rows(model), "ratios": load.ratios()}
+        if arguments.plots is not None:
+            _plot_simulated(arguments)
     progress("")
     where = circumstances(before)
     if arguments.page is not None:
-        for name, (case, columns) in TABLES.items():
-            head, *rows = table(found, case, columns)
-            put_table(arguments.page, name, markdown(head, rows))
-    parts = [f"{name}\n{aligned([*table(found, case, columns)])}" for name, (case, columns) in TABLES.items()]
+        for name in written.keys() & {*TABLES, AGREEMENT, SCALES}:
+            put_table(arguments.page, name, markdown(written[name][0], written[name][1:]))
     ratios = "\n".join(f"{name}: {value:.3g}" for name, value in load.ratios().items())
-    show(arguments, as_json(load, found, where), "\n\n".join([*parts, ratios, where]))
+    parts = [f"{name}\n{aligned(lines)}" for name, lines in written.items()]
+    show(arguments, found | {"circumstances": where}, "\n\n".join([*parts, ratios, where]))
     return 0
 
 
-def as_json(load: LabWorkload, found: Mapping[LabRun, Figures], where: str) -> dict[str, Any]:
-    return {
-        "ratios": load.ratios(),
-        "runs": [
-            {"architecture": run.architecture.name, "flush": run.flush.value, "case": run.case.value, **each}
-            for run, each in found.items()
-        ],
-        "circumstances": where,
-    }
+def _plot_simulated(arguments: argparse.Namespace) -> None:
+    load = LabWorkload()
+    short = replace(load, warm_s=load.warm_s * QUICK, measured_s=load.measured_s * QUICK)
+    cells = [
+        LabCell(short.at_traffic(traffic * 1e6), run)
+        for traffic in TRAFFICS_MB
+        for run in runs([Flush.Rate], [Case.Both])
+    ]
+    found = simulated(cells, arguments.seed)
+    tiers_plots.by_traffic(arguments.plots, TRAFFICS_MB, [cell.run for cell in cells], found)
+    chosen = {run: LabBroker(Case.RealTime.of(short), run.architecture, run.flush, arguments.seed).run()
+              for run in runs(cases=[Case.RealTime])}  # fmt: skip
+    tiers_plots.disk_writes(arguments.plots / "tiers-writes.png", "Models of the devices", chosen)
+
+
+def rows(found: Mapping[LabRun, Figures]) -> list[dict[str, Any]]:
+    return [
+        {"architecture": run.architecture.name, "flush": run.flush.value, "case": run.case.value, **each}
+        for run, each in found.items()
+    ]

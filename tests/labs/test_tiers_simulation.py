@@ -100,7 +100,9 @@ def stored() -> TieredStore:
 def only_durable_copies_leave_the_ssds(store: TieredStore) -> bool:
     """Roll segments of which none is copied until the SSDs are overfull, then copy one."""
     uncopied = []
-    for segment in range(placement.SPAN // 2 // store.per_segment, placement.SPAN // 2 // store.per_segment + 400):
+    for segment in range(
+        placement.SPAN // 2 // store.devices.per_segment, placement.SPAN // 2 // store.devices.per_segment + 400
+    ):
         for partition in range(store.devices.load.leaders):
             if (partition, segment) in store.segments:
                 store.rolled(partition, segment)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -14,8 +14,10 @@ from enum import Enum
 class PageCache:
     """An LRU of chunks, each with the time from which it can be read.
 
-    `lists` is 1 for one LRU list, or 2 for Linux's: a chunk enters the inactive list, its second access moves it to the
-    active one, which has at most half of the capacity; evictions are from the inactive list.
+    `lists` is 1 for one LRU list, or 2 for Linux's (mm/swap.c, mm/workingset.c): a chunk enters the inactive list, and
+    its second read moves it to the active one, which has at most half of the capacity. Evictions are from the inactive
+    list. A chunk that is read again soon after its eviction goes to the active list at once: soon is within as many
+    evictions as the active list is long.
     """
 
     def __init__(self, capacity: int, lists: int = 2) -> None:
@@ -26,6 +28,8 @@ class PageCache:
         self.evicted = 0
         self._inactive: OrderedDict[int, float] = OrderedDict()
         self._active: OrderedDict[int, float] = OrderedDict()
+        self._read_once: set[int] = set()
+        self._evictions: OrderedDict[int, int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._inactive) + len(self._active)
@@ -34,32 +38,46 @@ class PageCache:
         return chunk in self._inactive or chunk in self._active
 
     def ready_at(self, chunk: int) -> float | None:
-        """Return when the chunk is in memory, None if it is not cached. This is an access."""
-        if self.lists == 1:
-            if (ready := self._inactive.get(chunk)) is not None:
-                self._inactive.move_to_end(chunk)
-            return ready
+        """Return when the chunk is in memory, None if it is not cached. This is a read."""
         if (ready := self._active.get(chunk)) is not None:
             self._active.move_to_end(chunk)
             return ready
-        if (ready := self._inactive.pop(chunk, None)) is None:
+        if (ready := self._inactive.get(chunk)) is None:
             return None
-        self._active[chunk] = ready
-        if len(self._active) > self.capacity // 2:
-            demoted, its_ready = self._active.popitem(last=False)
-            self._inactive[demoted] = its_ready
+        if self.lists == 1:
+            self._inactive.move_to_end(chunk)
+        elif chunk in self._read_once:
+            del self._inactive[chunk]
+            self._activate(chunk, ready)
+        else:
+            self._read_once.add(chunk)
         return ready
 
     def insert(self, chunk: int, ready: float) -> None:
         """Add a chunk that was written or read, and evict the least recently used ones beyond the capacity."""
+        evicted_at = self._evictions.pop(chunk, None)
         if chunk in self._active:
             self._active[chunk] = ready
-            return
-        self._inactive[chunk] = ready
-        self._inactive.move_to_end(chunk)
+        elif evicted_at is not None and self.evicted - evicted_at <= len(self._active):
+            self._activate(chunk, ready)
+        else:
+            self._inactive[chunk] = ready
+            self._inactive.move_to_end(chunk)
         while len(self) > self.capacity:
-            (self._inactive or self._active).popitem(last=False)
+            victim, _ = (self._inactive or self._active).popitem(last=False)
+            self._read_once.discard(victim)
             self.evicted += 1
+            if self.lists == 2:
+                self._evictions[victim] = self.evicted
+            if len(self._evictions) > self.capacity:
+                self._evictions.popitem(last=False)
+
+    def _activate(self, chunk: int, ready: float) -> None:
+        self._read_once.discard(chunk)
+        self._active[chunk] = ready
+        if len(self._active) > self.capacity // 2:
+            demoted, its_ready = self._active.popitem(last=False)
+            self._inactive[demoted] = its_ready
 
 
 class WritePolicy(Enum):
@@ -114,6 +132,14 @@ class BlockCache:
 
     def _set(self, block: int) -> OrderedDict[int, None]:
         return self._sets[hash(block * 0x9E3779B1 >> 7) % len(self._sets)] if len(self._sets) > 1 else self._sets[0]
+
+    def blocks(self) -> Iterator[int]:
+        """Yield the blocks, by set, the least recently used first."""
+        for each in self._sets:
+            yield from each
+
+    def dirty_blocks(self) -> Iterator[int]:
+        yield from self._dirty
 
     def preload(self, blocks: Iterable[int], dirty: Iterable[int] = ()) -> None:
         """Fill the cache with blocks in the order of their last access, and mark some as dirty."""

@@ -7,10 +7,13 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TypeAlias
 
 import numpy as np
 
 from controller.labs.tiers.workload import Architecture, Flush, LabWorkload
+
+Figures: TypeAlias = dict[str, float]
 
 BANDS_S = (0.010, 0.050, 0.100, 0.500)
 """Bounds of the five bands of a real-time job's p99, in seconds at the published scale."""
@@ -88,9 +91,7 @@ def peak_over_mean(intervals: Sequence[float]) -> float:
     return max(intervals) / average if average and average > 0 else math.nan
 
 
-def figures(
-    nodes: Sequence[LabMeasurement], chunk: float, measured_s: float, time_ratio: float = 1.0
-) -> dict[str, float]:
+def figures(nodes: Sequence[LabMeasurement], chunk: float, measured_s: float, time_ratio: float = 1.0) -> Figures:
     """Return the figures of a cluster of these brokers: milliseconds, MB/s a broker, shares of 1.
 
     Times of a scaled run are divided by `time_ratio`, so that runs at all scales have the published unit.

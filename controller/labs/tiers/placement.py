@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from random import Random
+from typing import Any
 
 from controller.labs.tiers.caches import BlockCache, WritePolicy
 from controller.labs.tiers.devices import DeviceQueue
@@ -23,6 +26,25 @@ def chunk_of(partition: int, number: int) -> int:
     return partition * SPAN + number
 
 
+def jobs(load: LabWorkload, drawn: Random) -> Iterator[tuple[int, float | None]]:
+    """Yield each job's partition and its lag in seconds, None for a lagging one. Both kinds are spread evenly."""
+    lagging = round(load.jobs * load.lagging)
+    mean = load.near_s / math.log(1 / load.lagging)
+    for job in range(load.jobs):
+        if job < lagging:
+            yield job % load.leaders, None
+        else:
+            yield (
+                (job - lagging) % load.leaders,
+                -mean * math.log(1 - drawn.random() * (1 - math.exp(-load.near_s / mean))),
+            )
+
+
+def phases(load: LabWorkload, seed: int) -> list[float]:
+    """Return by how much of a segment each partition's segments are shifted, the jitter of their rolls."""
+    return [Random(f"{seed} {partition}").random() for partition in range(load.partitions)]
+
+
 class Devices:
     """The disks of one broker, and where a partition's data is on them."""
 
@@ -31,6 +53,15 @@ class Devices:
         self.phase = phase
         self.hdds = [DeviceQueue(f"hdd{at}", load.hdd) for at in range(load.hdds)]
         self.ssds = [DeviceQueue(f"ssd{at}", load.ssd) for at in range(load.ssds)]
+
+    @property
+    def per_segment(self) -> int:
+        """Chunks of a segment."""
+        return max(1, round(self.load.segment / self.load.chunk))
+
+    def shift(self, partition: int) -> int:
+        """Chunks by which the segments of a partition begin earlier than another's: the jitter of their rolls."""
+        return int(self.phase[partition] * self.per_segment)
 
     def hdd(self, partition: int) -> DeviceQueue:
         return self.hdds[partition % len(self.hdds)]
@@ -69,6 +100,7 @@ class CachedStore(DiskStore):
         super().__init__(devices)
         load = devices.load
         blocks = int(load.ssd_bytes / load.chunk)
+        self.ways = ways
         self.cache = BlockCache(blocks, policy, ways)
         self._to_clean: list[deque[int]] = [deque() for _ in devices.hdds]
         self._cleaning_until = [0.0] * load.hdds
@@ -76,6 +108,19 @@ class CachedStore(DiskStore):
             held = [*devices.past(range(load.partitions), 1.1 * load.ssd_bytes / load.traffic)]
             dirty = held[-int(0.2 * blocks) :] if policy is WritePolicy.WriteBack else ()
             self.cache.preload(held, dirty)
+
+    def config(self) -> dict[str, Any]:
+        """Return what the file system of a physical run needs to begin with an equal cache."""
+        held = [*self.cache.blocks()]
+        shifted = [block + self.devices.shift(block // SPAN) for block in held]
+        dirty = [block + self.devices.shift(block // SPAN) for block in self.cache.dirty_blocks()]
+        return {
+            "policy": self.cache.policy.value,
+            "blocks": self.cache.capacity,
+            "ways": self.ways,
+            "held": shifted,
+            "dirty": dirty,
+        }
 
     def write(self, now: float, partition: int, first: int, nbytes: float) -> float:
         done = now
@@ -117,6 +162,7 @@ class LabSegment:
     """A leader's segment that an SSD has or had: the facts of `tier_placement.PlacedSegment`."""
 
     partition: int
+    number: int
     state: SegmentState
     size_bytes: int
     sealed_ms: int
@@ -128,7 +174,6 @@ class TieredStore(DiskStore):
     def __init__(self, devices: Devices) -> None:
         super().__init__(devices)
         load = devices.load
-        self.per_segment = max(1, round(load.segment / load.chunk))
         self.segments: dict[tuple[int, int], LabSegment] = {}
         held = int(load.ssd_bytes * EVICT_TO / load.segment) // max(1, load.leaders)
         for each in range(load.leaders):
@@ -137,15 +182,14 @@ class TieredStore(DiskStore):
                 self._add(each, last - back, Cached if back else Active)
 
     def _add(self, partition: int, segment: int, state: SegmentState) -> None:
-        ends = (
-            (segment + 1 - self.devices.phase[partition]) * self.per_segment - SPAN // 2
-        ) * self.devices.load.period_s
+        chunks = (segment + 1) * self.devices.per_segment - self.devices.shift(partition) - SPAN // 2
+        ends = chunks * self.devices.load.period_s
         size = round(self.devices.load.segment)
-        self.segments[partition, segment] = LabSegment(partition, state, size, round(1000 * ends))
+        self.segments[partition, segment] = LabSegment(partition, segment, state, size, round(1000 * ends))
 
     def segment_of(self, partition: int, number: int) -> int:
         """Return the segment of a chunk. Segments roll with jitter, not all partitions' at one time."""
-        return int((number + self.devices.phase[partition] * self.per_segment) // self.per_segment)
+        return (number + self.devices.shift(partition)) // self.devices.per_segment
 
     def write(self, now: float, partition: int, first: int, nbytes: float) -> float:
         if append_tier(partition < self.devices.load.leaders, followers_on=Tier.HDD) is Tier.HDD:
@@ -153,11 +197,20 @@ class TieredStore(DiskStore):
         return self.devices.ssd(partition).submit(now, partition, nbytes, write=True)
 
     def read(self, now: float, partition: int, number: int, reader: object) -> float:
-        segment = self.segments.get((partition, self.segment_of(partition, number)))
-        if segment is None or read_tier(segment.state) is Tier.HDD:
+        if not self.on_ssd(partition, number):
             return super().read(now, partition, number, reader)
         self.from_ssd += 1
         return self.devices.ssd(partition).submit(now, reader, self.devices.load.chunk)
+
+    def on_ssd(self, partition: int, number: int) -> bool:
+        segment = self.segments.get((partition, self.segment_of(partition, number)))
+        return segment is not None and read_tier(segment.state) is Tier.SSD
+
+    def appended(self, partition: int, number: int) -> None:
+        """A chunk was appended: if it is the first of a segment, the one before became inactive."""
+        before = self.segment_of(partition, number - 1)
+        if self.segment_of(partition, number) != before:
+            self.rolled(partition, before)
 
     def rolled(self, partition: int, segment: int) -> None:
         """A segment became inactive, and the next one active."""

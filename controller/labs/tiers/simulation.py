@@ -10,14 +10,18 @@ from typing import Any
 
 from controller.labs.tiers.caches import PageCache
 from controller.labs.tiers.figures import LabMeasurement
-from controller.labs.tiers.placement import SPAN, Devices, LabSegment, TieredStore, chunk_of, store_of
-from controller.labs.tiers.workload import Architecture, Flush, LabWorkload
-from statemachines.tier_placement import FlushReason, flush_reason
-
-NEVER = 1 << 62
-
-DIRTY_SHARE = 0.2
-"""Of the page cache, what may wait to be flushed before producers wait: Linux's `vm.dirty_ratio`."""
+from controller.labs.tiers.placement import (
+    SPAN,
+    Devices,
+    LabSegment,
+    TieredStore,
+    chunk_of,
+    jobs,
+    phases,
+    store_of,
+)
+from controller.labs.tiers.workload import DIRTY_SHARE, Architecture, Flush, LabWorkload
+from statemachines.tier_placement import FlushReason
 
 
 class LabBroker:
@@ -29,18 +33,19 @@ class LabBroker:
         self.bypass = architecture.bypass
         self.random = random.Random(seed)
         self.phase = [self.random.random() for _ in range(load.partitions)]
-        self.devices = Devices(load, [self.random.random() for _ in range(load.partitions)])
+        self.devices = Devices(load, phases(load, 0))
         for device in (*self.devices.hdds, *self.devices.ssds):
-            device.interval_s = load.flush_every_s / 10
+            device.interval_s = load.sample_s
         self.store = store_of(architecture.storage, self.devices)
         self.cache = PageCache(int(load.page_cache / load.chunk), load.page_lists)
         for chunk in self.devices.past(range(load.partitions), load.cache_s):
             self.cache.insert(chunk, 0.0)
-        self.measured = LabMeasurement(interval_s=load.flush_every_s / 10)
+        self.measured = LabMeasurement(interval_s=load.sample_s)
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0
         self._written = [-1] * load.partitions
         self._unflushed = [0] * load.partitions
+        self._ahead: set[int] = set()
         self._flushing = [False] * load.partitions
 
     def at(self, time: float, action: Callable[..., None], *arguments: Any) -> None:
@@ -74,15 +79,11 @@ class LabBroker:
             self.at(self.phase[partition] * load.period_s, self._append, partition, 0)
             if self.flush is Flush.Count:
                 self._unflushed[partition] = self.random.randrange(self._flush_chunks())
-        lagging = round(load.jobs * load.lagging)
-        mean = load.near_s / math.log(1 / load.lagging) if load.lagging else load.near_s
-        for job in range(load.jobs):
-            partition = job % load.leaders
-            if job % load.jobs * lagging // load.jobs != (job + 1) * lagging // load.jobs:
+        for job, (partition, lag) in enumerate(jobs(load, self.random)):
+            if lag is None:
                 if load.laggards:
                     self.at(self.random.random() * load.period_s, self._begin_lagging, partition, job)
             elif load.real_time:
-                lag = -mean * math.log(1 - self.random.random() * (1 - math.exp(-load.near_s / mean)))
                 reads: list[float] = []
                 self.measured.job_reads.append(reads)
                 behind = math.ceil(lag / load.period_s)
@@ -97,11 +98,6 @@ class LabBroker:
     def _flush_chunks(self) -> int:
         return max(1, round(self.load.flush_records * self.load.record / self.load.chunk))
 
-    def _flush_reason(self, partition: int) -> FlushReason | None:
-        size = self._unflushed[partition] * self.load.chunk
-        count, rate = (self.load.flush_records, NEVER) if self.flush is Flush.Count else (NEVER, self.load.flush_rate)
-        return flush_reason(round(size / self.load.record), round(size), 0, round(count), NEVER, round(rate))
-
     def _append(self, now: float, partition: int, number: int) -> None:
         """Append a chunk of produced records: it waits while too much is dirty, then goes to the page cache."""
         load = self.load
@@ -113,11 +109,9 @@ class LabBroker:
         done = now + load.memory_s + load.chunk / load.memory
         self.cache.insert(chunk_of(partition, SPAN // 2 + number), done)
         if isinstance(self.store, TieredStore) and partition < load.leaders:
-            before = self.store.segment_of(partition, SPAN // 2 + number - 1)
-            if self.store.segment_of(partition, SPAN // 2 + number) != before:
-                self.store.rolled(partition, before)
+            self.store.appended(partition, SPAN // 2 + number)
         self._unflushed[partition] += 1
-        reason = self._flush_reason(partition)
+        reason = load.flush_reason(self.flush, self._unflushed[partition])
         if reason is FlushReason.COUNT:
             self._flush_by_count(done, partition, number, due)
             return
@@ -159,9 +153,23 @@ class LabBroker:
             self.measured.chunks[f"{kind} hdd" if self.store.from_hdd > before else f"{kind} ssd"] += 1
             if fill:
                 self.cache.insert(chunk, ready)
+                self._read_ahead(now, partition, number, reader, kind)
+        elif chunk in self._ahead:
+            self._ahead.discard(chunk)
+            self._read_ahead(now, partition, number, reader, kind)
         else:
             self.measured.chunks[f"{kind} memory"] += 1
         return max(now, ready) + self.load.memory_s + self.load.chunk / self.load.memory
+
+    def _read_ahead(self, now: float, partition: int, number: int, reader: int, kind: str) -> None:
+        """Read the chunks after this one, which are counted as what the reader read from the device."""
+        for after in range(number + 1, number + 1 + self.load.read_ahead):
+            chunk = chunk_of(partition, SPAN // 2 + after)
+            if chunk not in self.cache and after <= self._written[partition]:
+                before = self.store.from_hdd
+                self.cache.insert(chunk, self.store.read(now, partition, SPAN // 2 + after, reader))
+                self._ahead.add(chunk)
+                self.measured.chunks[f"{kind} hdd" if self.store.from_hdd > before else f"{kind} ssd"] += 1
 
     def _read_real_time(
         self, now: float, partition: int, job: int, number: int, due: float, reads: list[float]
@@ -196,7 +204,7 @@ class LabBroker:
     def _copy(self, now: float, store: TieredStore, disk: int, segment: LabSegment | None, chunks: int) -> None:
         """Copy one chunk of a segment to this HDD, at most `copy_share` times as fast as leaders' data comes."""
         load = self.load
-        if segment is not None and chunks == store.per_segment:
+        if segment is not None and chunks == self.devices.per_segment:
             store.copied(segment)
             segment = None
         if segment is None:

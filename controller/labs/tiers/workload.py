@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from controller.labs.tiers.devices import MB, DeviceModel, hdd_model, ssd_model
+from statemachines.tier_placement import FlushReason, flush_reason
 
 
 class LogStorage(Enum):
@@ -42,6 +43,9 @@ ARCHITECTURES = (
     Architecture("tiered, cold reads bypass", LogStorage.Tiered, bypass=True),
 )
 
+DIRTY_SHARE = 0.2
+"""Of the page cache, what may wait to be flushed before producers wait: Linux's `vm.dirty_ratio`."""
+NEVER = 1 << 62
 HDD, SSD = hdd_model(), ssd_model()
 LAGGING_SHARE = 0.2
 """Of the jobs, those that lag by more than the page cache keeps: published."""
@@ -56,6 +60,7 @@ class LabWorkload:
     2 MB/s a segment has 20 active ones. `ssd_time`: the SSDs hold the leaders' data of so many longest lags. A lagging
     job reads `catch_up` times as fast as its partition is written, and begins anew when it has caught up. The others
     lag by up to `near_s`, the 8 minutes that the page cache holds, exponentially so that a fifth would lag by more.
+    `read_ahead`: chunks that a sequential read brings beyond its own. `sample_s`: interval of the disks' writes.
     """
 
     page_cache: float = 80 * 1024 * MB
@@ -78,6 +83,8 @@ class LabWorkload:
     flush_rate: float = 2 * MB
     flush_every_s: float = 1.0
     copy_share: float = 2.0
+    read_ahead: int = 0
+    sample_s: float = 0.1
     page_lists: int = 2
     memory: float = 5_000 * MB
     memory_s: float = 0.00005
@@ -106,6 +113,16 @@ class LabWorkload:
     def period_s(self) -> float:
         """Seconds between two chunks of a partition."""
         return self.chunk * self.partitions / self.traffic
+
+    def flush_reason(self, flush: Flush, chunks: int) -> FlushReason | None:
+        """Return why a partition with so many unflushed chunks is flushed now, None if it is not."""
+        size = round(chunks * self.chunk)
+        count, rate = (
+            (self.flush_records, NEVER)
+            if flush is Flush.Count
+            else (NEVER, round(self.flush_rate * self.flush_every_s))
+        )
+        return flush_reason(round(size / self.record), size, 0, count, NEVER, rate)
 
     def at_traffic(self, traffic: float) -> LabWorkload:
         """Return the workload with another traffic and the same devices, caches and lags."""

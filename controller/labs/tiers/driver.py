@@ -1,0 +1,252 @@
+"""Producers, flushes, consumers and copies on real files: the workload of a physical run, in one process.
+
+    python -m controller.labs.tiers.driver < CONFIG
+
+The process is in the memory cgroup that bounds the page cache. CONFIG is a pickled `DriverJob`. It prints a line when
+its threads run, one when the measured time begins, and its latencies as a line of JSON at the end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import mmap
+import os
+import pickle
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controller.labs.tiers.placement import SPAN, Devices, TieredStore, jobs, phases
+from controller.labs.tiers.workload import DIRTY_SHARE, Architecture, Flush, LabWorkload, LogStorage
+from statemachines.tier_placement import FlushReason
+
+SYNC_ALL = 7
+"""sync_file_range: wait for writes under way, write, and wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverJob:
+    load: LabWorkload
+    architecture: Architecture
+    flush: Flush
+    seed: int
+    mount: str
+    cgroup: str
+
+
+class LabDriver:
+    """One thread for each producer, flush, consumer and copier."""
+
+    def __init__(self, job: DriverJob) -> None:
+        self.job = job
+        self.load = load = job.load
+        self.random = random.Random(job.seed)
+        self.phase = [self.random.random() for _ in range(load.partitions)]
+        self.devices = Devices(load, phases(load, 0))
+        self.store = TieredStore(self.devices) if job.architecture.storage is LogStorage.Tiered else None
+        self.lock = threading.Lock()
+        self.chunk = round(load.chunk)
+        self.data = os.urandom(self.chunk)
+        self.written = [-1] * load.partitions
+        self.unflushed = [0] * load.partitions
+        self.to_flush = [threading.Semaphore(0) for _ in range(load.partitions)]
+        self.start = 0.0
+        self.found: dict[str, Any] = {"writes": [], "cold": [], "jobs": [], "cold threads": [], "hot threads": []}
+
+    # -- files
+
+    def place(self, partition: int, number: int, kind: str) -> tuple[str, int]:
+        """Return the file and the offset of a chunk."""
+        at = SPAN // 2 + number + self.devices.shift(partition)
+        segment, chunk = divmod(at, self.devices.per_segment)
+        return f"{self.job.mount}/{kind}.{partition}.{segment}", chunk * self.chunk
+
+    def kind(self, partition: int, number: int, write: bool = False) -> str:
+        if self.store is not None:
+            if write:
+                return "ssd" if partition < self.load.leaders else "hdd"
+            with self.lock:
+                return "ssd" if self.store.on_ssd(partition, SPAN // 2 + number) else "hdd"
+        return "hdd" if self.job.architecture.storage is LogStorage.Disk else "blk"
+
+    def wait_until(self, due_s: float) -> None:
+        while (left := self.start + due_s - time.monotonic()) > 0:
+            time.sleep(left)
+
+    def now(self) -> float:
+        return time.monotonic() - self.start
+
+    # -- producers
+
+    def produce(self, partition: int) -> None:
+        load, number, files = self.load, 0, LastOpened(os.O_RDWR)
+        flush_chunks = max(1, round(load.flush_records * load.record / load.chunk))
+        if self.job.flush is Flush.Count:
+            self.unflushed[partition] = self.random.randrange(flush_chunks)
+        while True:
+            due = (self.phase[partition] + number) * load.period_s
+            self.wait_until(due)
+            while self.unflushed[partition] * load.chunk * load.partitions > DIRTY_SHARE * load.page_cache:
+                time.sleep(load.flush_every_s)
+            path, at = self.place(partition, number, self.kind(partition, number, write=True))
+            os.pwrite(files.of(path), self.data, at)
+            if self.store is not None and partition < load.leaders:
+                with self.lock:
+                    self.store.appended(partition, SPAN // 2 + number)
+            self.written[partition] = number
+            with self.lock:
+                self.unflushed[partition] += 1
+            reason = load.flush_reason(self.job.flush, self.unflushed[partition])
+            if reason is FlushReason.COUNT:
+                os.fdatasync(files.of(path))
+                self.unflushed[partition] = 0
+            elif reason is FlushReason.RATE:
+                self.to_flush[partition].release()
+            self.note("writes", due)
+            number += 1
+
+    def flush(self, partition: int) -> None:
+        number, files, libc = 0, LastOpened(os.O_RDWR), ctypes.CDLL(None)
+        while True:
+            self.to_flush[partition].acquire()
+            before = time.monotonic()
+            path, at = self.place(partition, number, self.kind(partition, number, write=True))
+            libc.sync_file_range(files.of(path), ctypes.c_long(at), ctypes.c_long(self.chunk), SYNC_ALL)
+            number += 1
+            with self.lock:
+                self.unflushed[partition] -= 1
+            time.sleep(max(0.0, before + self.load.chunk / self.load.flush_rate - time.monotonic()))
+
+    # -- consumers
+
+    def consume(self, partition: int, lag: float) -> None:
+        load, files = self.load, LastOpened(os.O_RDONLY)
+        number = -math.ceil(lag / load.period_s)
+        due = (self.phase[partition] + number) * load.period_s + lag
+        reads: list[float] = []
+        with self.lock:
+            self.found["hot threads"].append(threading.get_native_id())
+            self.found["jobs"].append(reads)
+        while True:
+            self.wait_until(due)
+            while number > self.written[partition]:
+                time.sleep(load.period_s / 4)
+                due = self.now()
+            path, at = self.place(partition, number, self.kind(partition, number))
+            os.pread(files.of(path), self.chunk, at)
+            if due > load.warm_s:
+                reads.append(self.now() - due)
+            due += load.period_s
+            number += 1
+
+    def lag(self, partition: int) -> None:
+        load = self.load
+        files = LastOpened(os.O_RDONLY | (os.O_DIRECT if self.job.architecture.bypass else 0))
+        buffer = mmap.mmap(-1, self.chunk)
+        with self.lock:
+            self.found["cold threads"].append(threading.get_native_id())
+        due = self.random.random() * load.period_s
+        while True:
+            lag = self.random.uniform(load.least_lag_s, load.most_lag_s)
+            number = int((due - lag) / load.period_s - self.phase[partition])
+            while due - number * load.period_s >= load.least_lag_s / 1.25:
+                self.wait_until(due)
+                begun = self.now()
+                path, at = self.place(partition, number, self.kind(partition, number))
+                os.preadv(files.of(path), [buffer], at)
+                self.note("cold", begun)
+                number += 1
+                due = max(due + load.period_s / load.catch_up, begun)
+
+    def copy(self, disk: int) -> None:
+        """Copy segments to a disk, past the page cache, at most `copy_share` times as fast as leaders' data comes."""
+        load, store = self.load, self.store
+        assert store is not None
+        sources, targets, buffer = (
+            LastOpened(os.O_RDONLY | os.O_DIRECT),
+            LastOpened(os.O_RDWR | os.O_DIRECT),
+            mmap.mmap(-1, self.chunk),
+        )
+        pause = load.chunk * load.hdds / (load.copy_share * load.traffic * load.leaders / load.partitions)
+        while True:
+            with self.lock:
+                segment = store.begin_copy(disk)
+            if segment is None:
+                time.sleep(pause)
+                continue
+            for chunk in range(self.devices.per_segment):
+                before = time.monotonic()
+                name = f"{segment.partition}.{segment.number}"
+                os.preadv(sources.of(f"{self.job.mount}/ssd.{name}"), [buffer], chunk * self.chunk)
+                os.pwritev(targets.of(f"{self.job.mount}/hdd.{name}"), [buffer], chunk * self.chunk)
+                time.sleep(max(0.0, before + pause - time.monotonic()))
+            with self.lock:
+                store.copied(segment)
+
+    def note(self, what: str, due: float) -> None:
+        if due > self.load.warm_s:
+            self.found[what].append(self.now() - due)
+
+    # -- all
+
+    def run(self) -> None:
+        load = self.load
+        work: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        for partition in range(load.partitions):
+            work.append((self.produce, (partition,)))
+            if self.job.flush is Flush.Rate:
+                work.append((self.flush, (partition,)))
+        for partition, lag in jobs(load, self.random):
+            if lag is None:
+                work += [(self.lag, (partition,))] if load.laggards else []
+            elif load.real_time:
+                work.append((self.consume, (partition, lag)))
+        if self.store is not None:
+            work += [(self.copy, (disk,)) for disk in range(load.hdds)]
+        self.start = time.monotonic() + 0.2
+        for action, arguments in work:
+            threading.Thread(target=action, args=arguments, daemon=True).start()
+        self.wait_until(0.3)
+        print("started", flush=True)
+        self.wait_until(load.warm_s)
+        print("measuring", flush=True)
+        self.wait_until(load.warm_s + load.measured_s)
+        print(json.dumps(self.found), flush=True)
+
+
+class LastOpened:
+    """The file that a thread uses, closed when it goes on to another."""
+
+    def __init__(self, flags: int) -> None:
+        self._flags = flags
+        self._path = ""
+        self._file = -1
+
+    def of(self, path: str) -> int:
+        if path != self._path:
+            if self._file >= 0:
+                os.close(self._file)
+            self._file, self._path = os.open(path, self._flags), path
+        return self._file
+
+
+def main() -> None:
+    job: DriverJob = pickle.load(sys.stdin.buffer)
+    (Path(job.cgroup) / "cgroup.procs").write_text("0")
+    number = os.stat(job.mount).st_dev
+    Path(f"/sys/class/bdi/{os.major(number)}:{os.minor(number)}/max_ratio").write_text("100")
+    threading.stack_size(1 << 18)
+    sys.setswitchinterval(0.0005)
+    LabDriver(job).run()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

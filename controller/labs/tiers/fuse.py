@@ -1,0 +1,333 @@
+"""A FUSE file system whose files are on throttled devices, with seeks that are waited for and a block cache.
+
+    python -m controller.labs.tiers.fuse
+
+It speaks the kernel's protocol (linux/fuse.h, 7.31) on /dev/fuse and mounts in a mount namespace of its own, so that
+the mount ends with the process. A file is named by where it is: `ssd.P.S`, `hdd.P.S` or `blk.P.S` (behind the block
+cache), partition P, segment S. Every such name exists, with a segment's size; what was not written has any content.
+Its first line of standard input is its configuration. At each further line it prints its counts as a line of JSON and
+counts anew; at the end of the input it ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import mmap
+import os
+import queue
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from controller.labs.tiers.caches import BlockCache, WritePolicy
+from controller.labs.tiers.devices import DeviceModel
+
+IN_HEADER = struct.Struct("<IIQQIIIHH")
+OUT_HEADER = struct.Struct("<IiQ")
+INIT_OUT = struct.Struct("<IIIIHHIIHHII6I")
+ATTRIBUTES = struct.Struct("<QQQQQQIIIIIIIIII")
+ENTRY = struct.Struct("<QQQQII")
+ATTRIBUTES_OUT = struct.Struct("<QII")
+OPEN_OUT = struct.Struct("<QIi")
+IO_IN = struct.Struct("<QQIIQII")
+WRITE_OUT = struct.Struct("<II")
+
+LOOKUP, FORGET, GETATTR, SETATTR, OPEN, READ, WRITE = 1, 2, 3, 4, 14, 15, 16
+RELEASE, FSYNC, FLUSH, INIT, INTERRUPT, BATCH_FORGET = 18, 20, 25, 26, 36, 42
+ASYNC_READ, BIG_WRITES, WRITEBACK_CACHE, MAX_PAGES = 1, 1 << 5, 1 << 16, 1 << 22
+KEEP_CACHE = 2
+PAGE = 4096
+FOREVER_S = 1 << 30
+DIRECTORY_MODE, FILE_MODE = 0o040755, 0o100644
+CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTask:
+    """A request to a device: `data` is None for a read. `done` gets what was read."""
+
+    stream: object
+    at: int
+    nbytes: int
+    data: bytes | None
+    done: Callable[[bytes], None]
+
+
+def ending_the_process(work: Callable[[], None]) -> None:
+    """Run a thread's work. Without it requests would wait for ever, so its end is the end of the process."""
+    status = 1
+    try:
+        work()
+        status = 0
+    finally:
+        if status:
+            traceback.print_exc()
+        os._exit(status)
+
+
+class ThrottledDevice:
+    """A block device that one thread serves in order: it waits for the seeks, and the kernel throttles the bytes."""
+
+    def __init__(self, path: str, model: DeviceModel, interval_s: float) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_DIRECT)
+        self._size = os.lseek(self._file, 0, os.SEEK_END)
+        self._buffer = mmap.mmap(-1, 1 << 20)
+        self._model = model
+        self._tasks: queue.SimpleQueue[tuple[DeviceTask, int]] = queue.SimpleQueue()
+        self._outstanding = 0
+        self._lock = threading.Lock()
+        self._last: object = None
+        self._owed_s = 0.0
+        self.interval_s = interval_s
+        self.writes: Counter[int] = Counter()
+        self.read = 0
+        threading.Thread(target=ending_the_process, args=(self._serve,), daemon=True).start()
+
+    def submit(self, task: DeviceTask) -> None:
+        with self._lock:
+            self._outstanding += 1
+            self._tasks.put((task, self._outstanding))
+
+    def _serve(self) -> None:
+        while True:
+            task, streams = self._tasks.get()
+            service = self._model.service_s(task.nbytes, streams, task.stream == self._last)
+            self._last = task.stream
+            self._wait(service - task.nbytes / self._model.bandwidth)
+            found = self._carry_out(task)
+            with self._lock:
+                self._outstanding -= 1
+            if task.data is not None:
+                self.writes[int(time.monotonic() / self.interval_s)] += task.nbytes
+            else:
+                self.read += task.nbytes
+            task.done(found)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait; the next wait is shorter by what this one is too long."""
+        self._owed_s += seconds
+        if self._owed_s > 0.0002:
+            before = time.monotonic()
+            time.sleep(self._owed_s)
+            self._owed_s -= time.monotonic() - before
+
+    def _carry_out(self, task: DeviceTask) -> bytes:
+        nbytes = -(-task.nbytes // PAGE) * PAGE
+        at = task.at // PAGE * PAGE % (self._size - nbytes)
+        view = memoryview(self._buffer)[:nbytes]
+        if task.data is None:
+            os.preadv(self._file, [view], at)
+            return bytes(view[: task.nbytes])
+        view[: task.nbytes] = task.data
+        os.pwritev(self._file, [view], at)
+        return b""
+
+
+class BlockDevices:
+    """The devices behind the files, and the block cache between them where there is one."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        def opened(kind: str) -> list[ThrottledDevice]:
+            given = config[f"{kind}_model"]
+            model = DeviceModel(**given | {"seeks_s": tuple(map(tuple, given["seeks_s"]))})
+            return [ThrottledDevice(path, model, config["interval_s"]) for path in config[kind]]
+
+        self.hdds, self.ssds = opened("hdd"), opened("ssd")
+        self.chunk: int = config["chunk"]
+        self.segment: int = config["segment"]
+        self.counts: Counter[str] = Counter()
+        self.cache: BlockCache | None = None
+        self._to_clean: list[deque[int]] = [deque() for _ in self.hdds]
+        self._cleaning = [False] * len(self.hdds)
+        self._lock = threading.RLock()
+        if config["policy"] is not None:
+            self.cache = BlockCache(config["blocks"], WritePolicy(config["policy"]), config["ways"])
+            self.cache.preload(config["held"], config["dirty"])
+
+    def io(self, name: tuple[str, int, int], at: int, nbytes: int, data: bytes | None, who: int,
+           done: Callable[[bytes], None]) -> None:  # fmt: skip
+        kind, partition, segment = name
+        place = (partition * 7919 + segment) * self.segment + at
+        hdd = self.hdds[partition % len(self.hdds)]
+        ssd = self.ssds[partition % len(self.hdds) * len(self.ssds) // len(self.hdds)]
+        task = DeviceTask((name, data is None and who), place, nbytes, data, done)
+        if kind == "blk":
+            assert self.cache is not None
+            with self._lock:
+                self._cached_io(partition, (segment * self.segment + at) // self.chunk, task, hdd, ssd, who)
+            return
+        if data is None:
+            self.counts[f"{who} {kind}"] += nbytes
+        (ssd if kind == "ssd" else hdd).submit(task)
+
+    def _cached_io(
+        self, partition: int, number: int, task: DeviceTask, hdd: ThrottledDevice, ssd: ThrottledDevice, who: int
+    ) -> None:
+        assert self.cache is not None
+        block = partition << 24 | number
+        if task.data is None:
+            work = self.cache.read(block)
+            self.counts[f"{who} {'ssd' if work.fast else 'hdd'}"] += task.nbytes
+
+            def filled(found: bytes) -> None:
+                task.done(found)
+                ssd.submit(DeviceTask(task.stream, task.at, task.nbytes, found, lambda _: None))
+
+            (ssd if work.fast else hdd).submit(
+                DeviceTask(task.stream, task.at, task.nbytes, None, filled if work.fill else task.done)
+            )
+        else:
+            work = self.cache.write(block)
+            left = [work.fast + work.slow]
+
+            def written(_: bytes) -> None:
+                with self._lock:
+                    left[0] -= 1
+                    last = not left[0]
+                if last:
+                    task.done(b"")
+
+            for device in [ssd] * work.fast + [hdd] * work.slow:
+                device.submit(DeviceTask(task.stream, task.at, task.nbytes, task.data, written))
+        for each in work.cleaned:
+            self._to_clean[(each >> 24) % len(self.hdds)].append(each)
+        self._clean(partition % len(self.hdds))
+
+    def _clean(self, disk: int) -> None:
+        """Copy the next dirty block of a disk to it, and the one after that when it is there."""
+        with self._lock:
+            if self._cleaning[disk] or not self._to_clean[disk]:
+                return
+            self._cleaning[disk] = True
+            at = self._to_clean[disk].popleft() * self.chunk
+
+        def cleaned(_: bytes) -> None:
+            self._cleaning[disk] = False
+            self._clean(disk)
+
+        ssd = self.ssds[disk * len(self.ssds) // len(self.hdds)]
+        ssd.submit(DeviceTask("clean", at, self.chunk, None, lambda found: self.hdds[disk].submit(
+            DeviceTask("clean", at, self.chunk, found, cleaned))))  # fmt: skip
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counts since the last call: bytes read by thread and device, bytes written by interval."""
+        counts, self.counts = self.counts, Counter()
+        devices = {f"hdd{at}": each for at, each in enumerate(self.hdds)}
+        devices |= {f"ssd{at}": each for at, each in enumerate(self.ssds)}
+        writes = {}
+        for name, each in devices.items():
+            writes[name], each.writes = [*each.writes.items()], Counter()
+        return {"counts": counts, "writes": writes}
+
+
+class FileSystem:
+    """The kernel's requests, answered. `serve` returns when the file system is unmounted."""
+
+    def __init__(self, kernel: int, devices: BlockDevices) -> None:
+        self._kernel = kernel
+        self._devices = devices
+        self._nodes: dict[str, int] = {}
+        self._names: dict[int, tuple[str, int, int]] = {}
+
+    def serve(self) -> None:
+        while True:
+            try:
+                message = os.read(self._kernel, (1 << 20) + PAGE)
+            except OSError as error:
+                if error.errno == errno.ENODEV:
+                    return
+                if error.errno in (errno.ENOENT, errno.EINTR, errno.EAGAIN):
+                    continue
+                raise
+            _, opcode, unique, node, _, _, thread, _, _ = IN_HEADER.unpack_from(message)
+            self._handle(opcode, unique, node, thread, message[IN_HEADER.size :])
+
+    def _handle(self, opcode: int, unique: int, node: int, thread: int, body: bytes) -> None:
+        if opcode in (FORGET, BATCH_FORGET, INTERRUPT):
+            return
+        if opcode == READ:
+            _, at, nbytes, *_ = IO_IN.unpack_from(body)
+            self._devices.io(self._names[node], at, nbytes, None, thread, lambda found: self._answer(unique, found))
+        elif opcode == WRITE:
+            _, at, nbytes, *_ = IO_IN.unpack_from(body)
+            answer = WRITE_OUT.pack(nbytes, 0)
+            data = body[IO_IN.size :]
+            self._devices.io(self._names[node], at, nbytes, data, 0, lambda _: self._answer(unique, answer))
+        elif opcode == INIT:
+            flags = ASYNC_READ | BIG_WRITES | WRITEBACK_CACHE | MAX_PAGES
+            pages = max(1, self._devices.chunk // PAGE)
+            values = (7, 31, self._devices.chunk, flags, 64, 48, pages * PAGE, 1, pages, 0, 0, 0, *[0] * 6)
+            self._answer(unique, INIT_OUT.pack(*values))
+        elif opcode == LOOKUP:
+            self._lookup(unique, body.rstrip(b"\0").decode())
+        elif opcode in (GETATTR, SETATTR):
+            self._answer(unique, ATTRIBUTES_OUT.pack(FOREVER_S, 0, 0) + self._attributes(node))
+        elif opcode == OPEN:
+            self._answer(unique, OPEN_OUT.pack(node, KEEP_CACHE, 0))
+        elif opcode in (RELEASE, FLUSH, FSYNC):
+            self._answer(unique)
+        else:
+            self._answer(unique, error=errno.ENOSYS)
+
+    def _lookup(self, unique: int, name: str) -> None:
+        kind, _, rest = name.partition(".")
+        partition, _, segment = rest.partition(".")
+        if kind not in ("ssd", "hdd", "blk") or not (partition.isdigit() and segment.isdigit()):
+            self._answer(unique, error=errno.ENOENT)
+            return
+        node = self._nodes.setdefault(name, len(self._nodes) + 2)
+        self._names[node] = (kind, int(partition), int(segment))
+        self._answer(unique, ENTRY.pack(node, 0, FOREVER_S, FOREVER_S, 0, 0) + self._attributes(node))
+
+    def _attributes(self, node: int) -> bytes:
+        size, mode = (0, DIRECTORY_MODE) if node == 1 else (self._devices.segment, FILE_MODE)
+        return ATTRIBUTES.pack(node, size, size // 512, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, PAGE, 0)
+
+    def _answer(self, unique: int, data: bytes = b"", error: int = 0) -> None:
+        try:
+            os.writev(self._kernel, [OUT_HEADER.pack(OUT_HEADER.size + len(data), -error, unique), data])
+        except OSError as problem:
+            if problem.errno not in (errno.ENOENT, errno.ENODEV):  # the request was interrupted, or the mount ended
+                raise
+
+
+def mount(kernel: int, folder: str) -> None:
+    """Mount in a mount namespace of this process. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    options = f"fd={kernel},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+    for failed in (
+        partial(libc.unshare, CLONE_NEWNS),
+        partial(libc.mount, b"none", b"/", None, MS_REC | MS_PRIVATE, None),
+        partial(libc.mount, b"camerlengo-lab", folder.encode(), b"fuse", 0, options),
+    ):
+        if failed():
+            raise OSError(ctypes.get_errno(), f"{folder}: {os.strerror(ctypes.get_errno())}")
+
+
+def main() -> None:
+    config = json.loads(sys.stdin.readline())
+    (Path(config["cgroup"]) / "cgroup.procs").write_text("0")
+    sys.setswitchinterval(0.0005)
+    kernel = os.open("/dev/fuse", os.O_RDWR)
+    devices = BlockDevices(config)
+    mount(kernel, config["mount"])
+    serve = FileSystem(kernel, devices).serve
+    threading.Thread(target=ending_the_process, args=(serve,), daemon=True).start()
+    print("mounted", flush=True)
+    for _ in sys.stdin:
+        print(json.dumps(devices.stats()), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Physical runs of the tiers lab: refusals anywhere, and on a machine that can: a run, and nothing left after it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from controller.cli.main import main
+from controller.labs.tiers import physical
+from controller.labs.tiers.figures import Case, LabRun, figures
+from controller.labs.tiers.physical import BLKIO, MEMORY, PREFIX, PhysicalUnavailable, Rig, physical_load, require
+from controller.labs.tiers.workload import ARCHITECTURES, Flush
+
+NEEDED = (
+    "dev/fuse",
+    "dev/loop-control",
+    "sys/fs/cgroup/blkio/blkio.throttle.read_bps_device",
+    "sys/fs/cgroup/memory/memory.limit_in_bytes",
+)
+
+
+def unavailable() -> str:
+    try:
+        require()
+    except PhysicalUnavailable as error:
+        return str(error)
+    return ""
+
+
+on_devices = pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "can")
+
+
+def left_behind(process: int) -> list[str]:
+    mark = f"{PREFIX}-{process}"
+    found = [str(path) for hierarchy in (BLKIO, MEMORY) for path in hierarchy.glob(f"{mark}*")]
+    mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if mark in line]
+    backing = Path("/sys/block").glob("loop*/loop/backing_file")
+    return found + mounts + [str(path) for path in backing if mark in path.read_text()]
+
+
+@pytest.mark.parametrize("missing", NEEDED)
+def test_a_machine_without_what_is_needed_is_refused_by_name(tmp_path: Path, missing: str) -> None:
+    for name in NEEDED:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    require(tmp_path, uid=0, platform="linux")
+    (tmp_path / missing).unlink()
+    with pytest.raises(PhysicalUnavailable, match=f"--physical needs .*: /{missing} does not exist"):
+        require(tmp_path, uid=0, platform="linux")
+
+
+def test_other_users_and_systems_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PhysicalUnavailable, match="needs root"):
+        require(tmp_path, uid=1000, platform="linux")
+    with pytest.raises(PhysicalUnavailable, match="needs Linux, got darwin"):
+        require(tmp_path, uid=0, platform="darwin")
+
+
+def test_the_command_ends_with_3_where_it_cannot_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> None:
+        raise PhysicalUnavailable("--physical needs root: it makes loop devices, mounts and cgroups")
+
+    monkeypatch.setattr(physical, "require", refuse)
+    assert main(["lab", "tiers", "--physical", "--quick"]) == 3
+    assert "camerlengo lab: --physical needs root" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", ["8", "130", "many"])
+def test_a_page_cache_of_another_size_is_refused(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["lab", "tiers", "--physical", "--cache-mb", size])
+    assert ended.value.code == 2
+    assert "--cache-mb" in capsys.readouterr().err
+
+
+def test_a_physical_load_has_the_published_ratios() -> None:
+    for megabytes in (64, 128):
+        ratios = physical_load(megabytes).ratios()
+        assert ratios["least lag over cache time"] == pytest.approx(1.25)
+        assert ratios["longest lag over cache time"] == pytest.approx(18.75)
+        assert ratios["SSD bandwidth over traffic"] == pytest.approx(5.88, rel=0.01)
+        assert ratios["HDD bandwidth, one reader, over traffic"] == pytest.approx(7.82, rel=0.01)
+        assert ratios["fetch over page cache"] == pytest.approx(0.001, rel=0.05)
+
+
+@on_devices
+@pytest.mark.parametrize("architecture", [ARCHITECTURES[1], ARCHITECTURES[5]], ids=lambda each: each.name)
+def test_a_run_on_devices_reads_where_the_architecture_says_and_leaves_nothing(architecture: object) -> None:
+    load = replace(physical_load(64), warm_s=2.0, measured_s=2.0)
+    run = LabRun(next(each for each in ARCHITECTURES if each is architecture), Flush.Rate, Case.Both)
+    with Rig(load) as rig:
+        found = rig.run(run, seed=1)
+        assert left_behind(os.getpid()) != []
+    assert left_behind(os.getpid()) == []
+    result = figures([found], load.chunk, load.measured_s)
+    assert len(found.writes) > 0.5 * load.traffic * load.measured_s / load.chunk
+    assert found.cold_reads
+    assert found.real_time_reads
+    assert result["SSD hit rate"] > 0
+    if architecture is ARCHITECTURES[5]:
+        assert result["HDD share"] == 0
+
+
+@on_devices
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda each: each.name)
+def test_an_interrupted_run_leaves_nothing(number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "controller.cli", "lab", "tiers", "--physical", "--quick"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        processes = MEMORY / f"{PREFIX}-{process.pid}" / "cgroup.procs"
+        deadline = time.monotonic() + 60
+        while not (processes.exists() and processes.read_text().strip()) and time.monotonic() < deadline:
+            os.sched_yield()
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 128 + number
+    assert left_behind(process.pid) == []
+
+
+@on_devices
+def test_cgroups_of_killed_runs_are_removed_by_the_next() -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    stale = MEMORY / f"{PREFIX}-{ended.pid}"
+    stale.mkdir()
+    physical.remove_stale_cgroups()
+    assert not stale.exists()
