@@ -13,6 +13,7 @@ from controller.broker.settings import Address, address_text
 from controller.clock import Clock, Future, Timer
 from controller.core.channels import ControllerChannels, PeerError, PeerTimedOut, PeerUnreachable, ask_once
 from controller.hosts.network import NetworkThread
+from controller.hosts.tls import TlsContext
 from controller.protocol.codec import ApiKey, RequestHeader, read_response_header, request_head, response_body
 from controller.protocol.errors import MalformedFrame, ProtocolError
 from controller.protocol.framing import SIZE_BYTES, frame_size
@@ -31,10 +32,17 @@ Outcome: TypeAlias = Frame | Exception
 
 
 class SocketPeers:
-    """`dial` says where to connect to for an address (the settings' address map)."""
+    """`dial` says where to connect to for an address (the settings' address map). `tls`: of a listener that has it."""
 
-    def __init__(self, network: NetworkThread, client_id: str, dial: Callable[[str, int], Address]) -> None:
+    def __init__(
+        self,
+        network: NetworkThread,
+        client_id: str,
+        dial: Callable[[str, int], Address],
+        tls: TlsContext | None = None,
+    ) -> None:
         self.network = network
+        self._tls = tls
         self._client_id = client_id
         self._dial = dial
 
@@ -44,7 +52,9 @@ class SocketPeers:
         return ask_once(self.connect(host, port), api_key, api_version, body, timeout_ms)
 
     def connect(self, host: str, port: int, client_id: str | None = None) -> SocketConnection:
-        return SocketConnection(self.network, client_id or self._client_id, (host, port), self._dial(host, port))
+        return SocketConnection(
+            self.network, client_id or self._client_id, (host, port), self._dial(host, port), self._tls
+        )
 
 
 def socket_channels(
@@ -76,11 +86,14 @@ class SocketConnection:
     over, and each turn costs a look at every socket.
     """
 
-    def __init__(self, network: NetworkThread, client_id: str, address: Address, dialled: Address) -> None:
+    def __init__(
+        self, network: NetworkThread, client_id: str, address: Address, dialled: Address, tls: TlsContext | None = None
+    ) -> None:
         self._network = network
         self._client_id = client_id
         self._address = address
         self._dialled = dialled
+        self._tls = tls
         self._link: PeerSocket | None = None
         self._opening: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
@@ -142,7 +155,7 @@ class SocketConnection:
 
     async def _open(self) -> None:
         """Open the connection, and stay until it is over, so that what is waited for is answered when the loop ends."""
-        self._link = link = await PeerSocket.connect(self._dialled)
+        self._link = link = await PeerSocket.connect(self._dialled, self._tls, self._address[0])
         if self._opened is not None:
             opened, self._opened = self._opened, None
             self._stop_timer()
@@ -258,8 +271,13 @@ class PeerSocket(asyncio.Protocol):
         self._broken: Exception | None = None
 
     @classmethod
-    async def connect(cls, address: Address) -> PeerSocket:
-        _, link = await asyncio.get_running_loop().create_connection(cls, *address)
+    async def connect(cls, address: Address, tls: TlsContext | None = None, name: str | None = None) -> PeerSocket:
+        """`name`: what the certificate must be for, if it is checked."""
+        context = None if tls is None else tls.current()
+        server_hostname = name if context is not None else None
+        _, link = await asyncio.get_running_loop().create_connection(
+            cls, *address, ssl=context, server_hostname=server_hostname
+        )
         return link
 
     # -- for the sender of requests

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from controller.broker.config_requests import BrokerLoggers
 from controller.broker.log_maintenance import NoLogDirectory, opening_notes
 from controller.broker.log_manager import LogManager, SettingsOf
 from controller.broker.node import ACKNOWLEDGED_LIMIT_MS, CLOSE_LIMIT_MS, RESIGN_LIMIT_MS, Node
+from controller.broker.security.tls_settings import tls_settings
 from controller.broker.settings import GENERATED, Address, BrokerSettings, address_text
 from controller.core.channels import ControllerChannels
 from controller.core.controller import Controller
@@ -39,6 +41,7 @@ from controller.hosts.peers import SocketPeers, socket_channels
 from controller.hosts.process_output import LogOutput, ProcessTrace
 from controller.hosts.request_stages import RequestStages
 from controller.hosts.server import CannotListen, SocketServer, limits_of
+from controller.hosts.tls import BadCertificates, TlsContext, TlsListener
 from controller.log import logger
 from controller.storage import AlreadyLocked, DuplicateLogs, OutOfResources
 from controller.storage.device_pools import DevicePools
@@ -138,6 +141,9 @@ class BrokerProcess:
 
     def _start(self) -> Node:
         ports = self._server.bind(self.settings.listeners)
+        for listener in self.settings.listeners:
+            if (tls := self._tls(listener.name, server=True)) is not None:
+                self._server.tls[listener.name] = TlsListener(tls)
         self._network.start()
         if self.settings.broker_id == GENERATED:
             self.settings = self.settings.with_broker_id(self._generate_broker_id())
@@ -224,11 +230,13 @@ class BrokerProcess:
 
     def _make_node(self) -> Node:
         settings = self.settings
-        peers = SocketPeers(self._network, str(settings.broker_id), settings.dial)
+        peers = self._peers(settings.inter_broker_listener)
+        control = settings.control_plane_listener
+        controller_peers = peers if control is None else self._peers(control)
 
         def channels() -> ControllerChannels:
             return socket_channels(
-                peers,
+                controller_peers,
                 self._clock,
                 node.events,
                 self._trace,
@@ -254,6 +262,25 @@ class BrokerProcess:
             authorizer=load_authorizer(settings),
         )
         return node
+
+    def _peers(self, listener: str) -> SocketPeers:
+        tls = self._tls(listener, server=False)
+        return SocketPeers(self._network, str(self.settings.broker_id), self.settings.dial, tls)
+
+    def _tls(self, listener: str, *, server: bool) -> TlsContext | None:
+        """The certificates of a listener with TLS; None for another."""
+        if not self.settings.protocol(listener).endswith("SSL"):
+            return None
+        found, _ = tls_settings(self.settings.given, listener)
+        assert found is not None, "checked with the settings"
+
+        def note(level: str, message: str) -> None:
+            self._trace.emit(Noted(level, message))
+
+        try:
+            return TlsContext(found, server=server, now_s=time.monotonic, note=note)
+        except BadCertificates as error:
+            raise CouldNotStart(f"listener {listener}: {error}") from error
 
     def _connection(self) -> KazooConnection:
         settings = self.settings

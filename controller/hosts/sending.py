@@ -7,7 +7,9 @@ import os
 import socket
 from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
+from controller.hosts.tls import EncryptedSocket
 from controller.protocol.framing import Part, RecordRange, framed_parts
 from controller.storage.disk import FileRange
 
@@ -15,6 +17,8 @@ SENDFILE_FROM_BYTES = 16 * 1024
 """A smaller range is read and goes out with the bytes around it, which is cheaper than calls of its own."""
 SEND_AT_ONCE_BYTES = 4 * 1024 * 1024
 """The maximum number of bytes of one `send`, so that a client that reads fast does not starve the others."""
+TLS_SEND_BYTES = 64 * 1024
+"""At a time, over TLS: what TLS did not take has to be given to it again."""
 BUFFERS_AT_ONCE = 64
 HAS_SENDFILE = hasattr(os, "sendfile")
 HAS_SENDMSG = hasattr(socket.socket, "sendmsg")
@@ -43,16 +47,17 @@ class _FromFile:
 class SendQueue:
     """`sock` doesn't block. `left_bytes`: what was put and has not gone out."""
 
-    __slots__ = ("_parts", "_socket", "left_bytes")
+    __slots__ = ("_parts", "_plain", "_socket", "left_bytes")
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
+    def __init__(self, sock: socket.socket | EncryptedSocket) -> None:
+        self._socket: Any = sock
+        self._plain = isinstance(sock, socket.socket)
         self._parts: deque[memoryview | _FromFile] = deque()
         self.left_bytes = 0
 
     def put(self, parts: Iterable[Part]) -> None:
         """One frame, behind what is there. RangeCut, UnencodableValue: none of it was put."""
-        for part in framed_parts([_read_if_small(part) for part in parts]):
+        for part in framed_parts([_read_if_small(part, self._plain) for part in parts]):
             if isinstance(part, bytes):
                 if part:  # between two ranges there is nothing, and nothing can't be sent
                     self._parts.append(memoryview(part))
@@ -79,9 +84,11 @@ class SendQueue:
 
     def _send_memory(self) -> int:
         parts = self._parts
-        if len(parts) == 1 or not HAS_SENDMSG:
+        if len(parts) == 1 or not (HAS_SENDMSG and self._plain):
             buffer = parts[0]
             assert isinstance(buffer, memoryview)
+            if not self._plain:
+                buffer = buffer[:TLS_SEND_BYTES]
             return self._sent(self._socket.send(buffer))
         buffers: list[memoryview] = []
         flags = 0
@@ -121,10 +128,10 @@ class SendQueue:
         return count
 
 
-def _read_if_small(part: Part) -> Part:
+def _read_if_small(part: Part, plain: bool) -> Part:
     if isinstance(part, bytes | memoryview):
         return part
-    if HAS_SENDFILE and part.length >= SENDFILE_FROM_BYTES and isinstance(part, FileRange):
+    if plain and HAS_SENDFILE and part.length >= SENDFILE_FROM_BYTES and isinstance(part, FileRange):
         return part
     data = part.read()
     if len(data) != part.length:

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -29,6 +29,7 @@ from controller.clock import Timer
 from controller.hosts.network import TURN_S, LoopScheduler, NetworkThread, RunningSteps
 from controller.hosts.request_stages import RequestStages, Slot, Unsent, kind_of
 from controller.hosts.sending import RangeCut, SendQueue
+from controller.hosts.tls import EncryptedSocket, HandshakeFailed, TlsListener
 from controller.protocol.errors import MalformedFrame, ProtocolError
 from controller.protocol.framing import FrameBuffer, Part
 from controller.storage.devices import DeviceJobs
@@ -86,9 +87,15 @@ class ServerConnection:
         "arrived_bytes",
     )
 
-    def __init__(self, server: SocketServer, sock: socket.socket, client: Requester, request_bytes_max: int) -> None:
+    def __init__(
+        self,
+        server: SocketServer,
+        sock: socket.socket | EncryptedSocket,
+        client: Requester,
+        request_bytes_max: int,
+    ) -> None:
         self._server = server
-        self._socket = sock
+        self._socket: Any = sock
         self._client = client
         self._loop = server.network.loop
         self._clock = server.network.clock
@@ -479,6 +486,9 @@ class SocketServer:
         self._large: dict[ServerConnection, None] = {}
         """Those within a large request, in the order in which it began to arrive."""
         self._first_since_s: float | None = None
+        self.tls: dict[str, TlsListener] = {}
+        """Of each listener with TLS, by its name; set before `serve`."""
+        self._upgrades: set[asyncio.Task[None]] = set()
         self.stages: RequestStages | None = None
         """Set before `serve`: the stages of every request are measured."""
 
@@ -524,7 +534,7 @@ class SocketServer:
             self._accept_connection(accepted, Requester(bound.listener.name, host_of(address)))
 
     def _accept_connection(self, accepted: socket.socket, client: Requester) -> None:
-        if len(self.connections) >= self._limits.connections:
+        if len(self.connections) + len(self._upgrades) >= self._limits.connections:
             accepted.close()
             self._log_refused(f"connections are turned away: there are {len(self.connections)}, as many as may be")
             return
@@ -541,7 +551,25 @@ class SocketServer:
         except OSError:  # it was closed at the other end before it was looked at
             accepted.close()
             return
-        self.connections[ServerConnection(self, accepted, client, self._limits.request_bytes)] = None
+        listener = self.tls.get(client.listener)
+        if listener is None:
+            self.connections[ServerConnection(self, accepted, client, self._limits.request_bytes)] = None
+            return
+        upgrade = self.network.loop.create_task(self._upgrade(listener, accepted, client))
+        self._upgrades.add(upgrade)
+        upgrade.add_done_callback(self._upgrades.discard)
+
+    async def _upgrade(self, listener: TlsListener, accepted: socket.socket, client: Requester) -> None:
+        """A handshake has as long as a request that has begun to arrive."""
+        try:
+            async with asyncio.timeout(self._limits.stall_ms / 1_000.0):
+                sock, client = await listener.upgrade(accepted, client)
+        except (HandshakeFailed, TimeoutError) as error:
+            accepted.close()
+            reason = str(error) or f"not done in {self._limits.stall_ms} ms"
+            self.note("warning", f"TLS handshake with {client.host} on listener {client.listener} failed: {reason}")
+            return
+        self.connections[ServerConnection(self, sock, client, self._limits.request_bytes)] = None
 
     def _log_refused(self, why: str) -> None:
         """Once for many: a client that is refused tries again at once."""
@@ -566,6 +594,8 @@ class SocketServer:
             if bound.accepting is not None:
                 self.network.loop.remove_reader(bound.socket)
                 bound.accepting.cancel()
+        for upgrade in list(self._upgrades):
+            upgrade.cancel()
         for connection in list(self.connections):
             connection.close()
         self.turns.close()
