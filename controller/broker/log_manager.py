@@ -90,6 +90,15 @@ class LogManager:
         online = [one for one in self.directories if one.health.cause is None]
         return [one for one in online if self._is_ssd(one.path)] if self._tiers else online
 
+    def bytes_on_hdd(self, path: str) -> dict[TopicPartition, int]:
+        """Of each log that has its home on an SSD: the size of its segments in this directory, on an HDD."""
+        found: dict[TopicPartition, int] = {}
+        for home in self.directories if self._tiers and not self._is_ssd(path) else ():
+            for partition, log in home.logs.items():
+                if isinstance(log, TieredLog) and (size_bytes := log.bytes_on_hdd(path)):
+                    found[partition] = size_bytes
+        return found
+
     def hdd_lost(self, directory: LogDirectory) -> list[TopicPartition]:
         """The HDD went offline: what other logs had there alone is lost. Those that must not be served any more."""
         return [

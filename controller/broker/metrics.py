@@ -20,6 +20,7 @@ from controller.core.leadership import Reason
 from controller.core.metrics import ControllerState, Histogram
 from controller.timer.purgatory import Purgatory
 from controller.timer.wheel import WheelCounts
+from statemachines.log_segment import SegmentState
 
 
 class _Collected(Collector):
@@ -50,6 +51,37 @@ def metrics_of(node: Node, now_ms: float) -> Iterator[Metric]:
     yield from _channels(node)
     yield from _purgatories(node)
     yield from _session(node)
+    yield from _tiers(node)
+
+
+def _tiers(node: Node) -> Iterator[Metric]:
+    """Of a broker with log directories on SSDs and HDDs."""
+    if node.tiers is None or node.services is None or not (homes := node.services.logs.ssd_directories()):
+        return
+    counts, name = node.tiers.counts, "camerlengo_tier"
+    for what, value, about in (
+        ("copied_bytes", counts.copied_bytes, "Bytes of segments copied from SSDs to HDDs"),
+        ("copied_segments", counts.copied_segments, "Segments copied from SSDs to HDDs"),
+        ("cancelled_copies", counts.cancelled_copies, "Copies given up: a truncation or a deletion, or no HDD online"),
+        ("failed_copies", counts.failed_copies, "Copies that an error ended"),
+        ("evicted_bytes", counts.evicted_bytes, "Bytes of copied segments removed from SSDs"),
+        ("evicted_segments", counts.evicted_segments, "Copied segments removed from SSDs"),
+        ("refused_appends", sum(home.ssd.refused for home in homes), "Appends refused because the SSD was full"),
+    ):
+        yield CounterMetricFamily(f"{name}_{what}", about, float(value))
+    yield _gauge(f"{name}_copy_rate_bytes", "The rate of copies now, bytes a second", node.tiers.rate.rate)
+    used = GaugeMetricFamily(f"{name}_ssd_used_bytes", "What is used of an SSD, as last measured", labels=["directory"])
+    size = GaugeMetricFamily(f"{name}_ssd_capacity_bytes", "What may be used of an SSD", labels=["directory"])
+    for home in homes:
+        used.add_metric([home.path], float(home.ssd.used_bytes))
+        size.add_metric([home.path], float(home.ssd.capacity_bytes))
+    yield used
+    yield size
+    segments = GaugeMetricFamily(f"{name}_segments", "Segments of logs on two tiers, by state", labels=["state"])
+    states = node.tiers.states
+    for state in SegmentState:
+        segments.add_metric([state.name], float(states[state]))
+    yield segments
 
 
 def timer_metrics(wakes: int, counts: WheelCounts) -> Iterator[Metric]:

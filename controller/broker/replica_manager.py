@@ -639,16 +639,20 @@ class DescribeLogDirs:
         if directory.health.cause is not None:
             return DescribedLogDir(int(ErrorCode.KAFKA_STORAGE_ERROR), directory.path)
         topics: dict[str, list[DescribedReplica]] = {}
-        for done, (topic, index) in enumerate(sorted(directory.logs), 1):
+        old = self._logs.bytes_on_hdd(directory.path)
+        for done, (topic, index) in enumerate(sorted(directory.logs.keys() | old.keys()), 1):
             if done % SLICE == 0:
                 yield None
             if wanted is not None and index not in wanted.get(topic, ()):
                 continue
             log, partition = directory.logs.get((topic, index)), self._replicas.partition(topic, index)
             if log is None:
-                continue  # deleted since the list was made
+                # Deleted since the list was made, or a log that has its home on an SSD.
+                if (size_bytes := old.get((topic, index), 0)) > 0:
+                    topics.setdefault(topic, []).append(DescribedReplica(index, size_bytes, 0))
+                continue
             committed = 0 if partition is None else partition.high_watermark
-            replica = DescribedReplica(index, log.size_bytes, max(committed - log.log_end_offset, 0))
+            replica = DescribedReplica(index, log.home_bytes, max(committed - log.log_end_offset, 0))
             topics.setdefault(topic, []).append(replica)
         named = tuple(DescribedReplicas(topic, tuple(replicas)) for topic, replicas in topics.items())
         return DescribedLogDir(int(ErrorCode.NONE), directory.path, named)

@@ -8,6 +8,7 @@ broker's thread, and only calls on files run elsewhere.
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from controller.storage import LogDirectory, LogOffline, OutOfResources, Storage
 from controller.storage.segment import Segment
 from controller.storage.tiered_log import PIECE_BYTES, TieredLog, TierSteps, copying
 from controller.trace import Noted, Trace
+from statemachines.log_segment import SegmentState
 from statemachines.tier_placement import CopyBudget, CopyRate, next_to_copy, to_evict
 
 AGAIN_MS = 1_000.0
@@ -56,6 +58,8 @@ class TierMaintenance:
         self.rate: CopyRate = settings.first_rate()
         self.budget = CopyBudget(clock.now_ms())
         self.counts = TierCounts()
+        self.states: Counter[SegmentState] = Counter()
+        """Segments by state, as of the last look."""
 
     def start(self) -> None:
         """May be called on any thread."""
@@ -76,6 +80,9 @@ class TierMaintenance:
             return
         self._timers["tick"] = self._clock.call_later(self._settings.interval_ms, self._tick)
         use = 0.0
+        self.states = Counter(
+            segment.state for directory in self._logs.ssd_directories() for _, segment in segments_of(directory)
+        )
         for directory in self._logs.ssd_directories():
             try:
                 use = max(use, self._look_after(directory))

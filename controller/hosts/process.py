@@ -151,11 +151,19 @@ class BrokerProcess:
         self.settings = self.settings.with_bound_ports(ports, socket.getfqdn())
         self._node = node = self._make_node()
         self._serve_metrics(node)
+        self._measure_requests(node)
         self._server.serve(node.broker.begin)
         self._events.start(node)
         node.start().on_done(lambda: self._notify(_Notice.CONNECTED))
         node.registered.on_done(lambda: self._notify(_Notice.REGISTERED))
         return node
+
+    def _measure_requests(self, node: Node) -> None:
+        """Where copies between tiers follow the produce latency."""
+        if node.tiers is None or not self.settings.tiers.produce_p99_ms:
+            return
+        self._server.stages = stages = self._server.stages or RequestStages()
+        node.tiers.produce_p99_ms = lambda: stages.p99_ms("Produce", self._network.loop.time())
 
     def _serve_metrics(self, node: Node) -> None:
         if self.settings.metrics_address is None:

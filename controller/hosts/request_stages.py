@@ -132,6 +132,11 @@ class RequestStages:
             for at, stage in enumerate(STAGES)
         }
 
+    def p99_ms(self, name: str, now_s: float) -> float:
+        """The 99th percentile of the total time of the latest requests of that name; 0 without any."""
+        times = self.times().get(name)
+        return 0.0 if times is None else times.quantiles(len(STAGES) - 1, now_s)[0.99]
+
     def _evaluate(self) -> None:
         rows = np.column_stack((np.array(self._rows).reshape(-1, _STAMPS), self._sent_s))
         self._rows, self._sent_s = [], []

@@ -361,6 +361,11 @@ class PartitionLog:
         return sum(segment.size_bytes for segment in self._held or ())
 
     @property
+    def home_bytes(self) -> int:
+        """In its own log directory."""
+        return self.size_bytes
+
+    @property
     def is_bare(self) -> bool:
         """One segment with nothing in it: there is nothing that retention could take."""
         return self._held is None or (len(self._held) == 1 and not self._held[0].size_bytes)

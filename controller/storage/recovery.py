@@ -161,7 +161,7 @@ def open_files(
         begin, end = epochs.entries()[0].start_offset, first_offset
         warn(f"{directory}: the segments with offsets {begin} to {end} are missing; the log begins at {end}")
     epochs.truncate_from_start(log_start_offset)
-    if tuple(one.base_offset for one in segments) != found.bases:
+    if tiers is not None or tuple(one.base_offset for one in segments) != found.bases:
         names = disk.names(directory)  # snapshots were removed with their segments
     snapshots = snapshot_offsets(names) if found.snapshots else []
     if is_bare and not snapshots:

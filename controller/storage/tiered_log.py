@@ -73,6 +73,9 @@ class TieredLog(PartitionLog):
         super()._sync_names()
 
     def _remove(self, segment: Segment) -> None:
+        if segment.is_on_hdd and not segment.size_bytes:
+            # The one on the SSD that takes its place may have its name, and no other. That is to be there first.
+            self._disk.sync_names(self.directory)
         self.tiers.remove(segment)
 
     def _before_cut(self, end: int) -> None:
@@ -86,6 +89,16 @@ class TieredLog(PartitionLog):
     def segments(self) -> list[Segment]:
         """From the oldest to the active one; not to be changed. Empty for a log without records."""
         return self._held or []
+
+    @property
+    def home_bytes(self) -> int:
+        return self.ssd_bytes()
+
+    def bytes_on_hdd(self, path: str) -> int:
+        """Of the segments' records on the HDD with this log directory, copies included."""
+        there = (SegmentState.Cached, SegmentState.WithoutCache, SegmentState.ActiveOnHdd)
+        segments = [one for one in self._held or () if one.state in there]
+        return sum(one.size_bytes for one in segments if one.store is not None and one.store.path == path)
 
     def ssd_bytes(self) -> int:
         """Of the segments' records on the SSD."""

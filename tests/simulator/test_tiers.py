@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
+from controller.broker.broker import DataPlane
 from controller.broker.node import Node
 from controller.protocol import ApiKey
 from controller.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from controller.scenarios.faults import BreakLogDirectory
 from controller.simulator import Simulation
+from controller.simulator.simulation import NotInTime
 from controller.storage import LogOffline, headers_of
 from controller.storage.batches import Record, encode_batch
 from controller.storage.tiered_log import TieredLog
 from statemachines.log_segment import ON_SSD, SegmentState
+from statemachines.tier_placement import CopyBudget
 
 SETTINGS = {
     "log.dirs": "/ssd,/hdd1,/hdd2",
@@ -199,3 +203,26 @@ def test_a_lost_ssd_takes_the_replica_out_of_the_isr() -> None:
     answer = tiered.made.answer(tiered.made.ask(leader, ApiKey.FETCH, fetch))
     assert answer.responses[0].partitions[0].error_code != 0
     assert tiered.read_all(other) >= tiered.produced
+
+
+def throttle_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CopyBudget, "wait_ms", lambda *_: 0.0)
+
+
+def serves_after_a_lost_ssd(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(DataPlane, "_directory_failed", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("plant", "finds"),
+    [
+        (throttle_ignored, test_a_copy_keeps_to_its_rate),
+        (serves_after_a_lost_ssd, test_a_lost_ssd_takes_the_replica_out_of_the_isr),
+    ],
+)
+def test_a_planted_fault_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], finds: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, NotInTime)):
+        finds()

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.machine.disk import MemoryFile
-from controller.storage import tiered_log
+from controller.machine.disk import MemoryDisk, MemoryFile
+from controller.storage import tiered_log, tiers
 from controller.storage.segment import Segment
 from controller.storage.tiered_log import TieredLog
 from controller.storage.tiers import LogTiers
@@ -53,15 +53,19 @@ def evicts_the_active_segment(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TieredLog, "evict", evict)
 
 
+class _UnsyncedFile(MemoryFile):
+    def sync(self) -> None:
+        """A power cut takes what was written."""
+
+
 def marks_before_the_copy_is_synced(patch: pytest.MonkeyPatch) -> None:
-    real = MemoryFile.sync
-    patch.setattr(tiered_log, "COPYING", "")  # its own name from the beginning
+    real = MemoryDisk.open
 
-    def sync(file: MemoryFile) -> None:
-        if "-tier" not in file._directory:
-            real(file)
+    def open_file(disk: MemoryDisk, path: str) -> MemoryFile:
+        file = real(disk, path)
+        return _UnsyncedFile(disk, file._inode, file._directory, path) if path.endswith(tiers.COPYING) else file
 
-    patch.setattr(MemoryFile, "sync", sync)
+    patch.setattr(MemoryDisk, "open", open_file)
 
 
 def writes_back_on_a_read(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,209 @@
+"""Logs on two tiers, case by case: lost HDDs, deletion, a full SSD, the flush rate, the checkpoint of evictions."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from controller.machine.disk import MemoryDisk
+from controller.storage import LogDirectory, LogOffline, LogSettings
+from controller.storage.errors import CorruptLog, SsdFull
+from controller.storage.tiered_log import TieredLog, copying
+from controller.storage.tiers import TIER_CHECKPOINT, TierCheckpoint
+from statemachines.log_segment import SegmentState
+from statemachines.tier_placement import Tier, next_to_copy
+from tests.storage.batches import Clock, batch
+from tests.storage.life import read_all
+
+KEY = ("t", 0)
+SETTINGS = LogSettings(segment_bytes=1000, index_interval_bytes=100, retention_ms=-1)
+
+
+class Tiers:
+    def __init__(self, settings: LogSettings = SETTINGS) -> None:
+        self.disk, self.clock, self.settings = MemoryDisk(), Clock(), settings
+        self.open()
+        self.directory.create(KEY)
+
+    def open(self, **unusable: OSError) -> None:
+        def opened(path: str, **named: object) -> LogDirectory:
+            return LogDirectory(
+                self.disk,
+                path,
+                lambda _: self.settings,
+                self.clock,
+                unusable=unusable.get(path),
+                **named,  # type: ignore[arg-type]
+            )
+
+        self.disk.locks.clear()
+        self.hdds = [opened("hdd1"), opened("hdd2")]
+        self.directory = opened("ssd", stores=[one.as_store() for one in self.hdds])
+        assert self.directory.health.cause is None
+
+    @property
+    def log(self) -> TieredLog:
+        log = self.directory.logs[KEY]
+        assert isinstance(log, TieredLog)
+        return log
+
+    def append(self, count: int) -> None:
+        for _ in range(count):
+            self.log.append_as_leader(batch(1, base_offset=0, value=b"x" * 100), 1)
+
+    def copy_all(self) -> None:
+        while (segment := next_to_copy(self.log.segments)) is not None:
+            steps = copying(self.log, segment)
+            try:
+                call = next(steps)
+                while True:
+                    call = steps.send(call())
+            except StopIteration:
+                continue
+
+    def evict(self, count: int) -> None:
+        for segment in self.log.segments[:count]:
+            assert self.log.evict(segment)
+
+    def states(self) -> list[str]:
+        return [segment.state.name for segment in self.log.segments]
+
+
+@pytest.fixture
+def tiers() -> Tiers:
+    made = Tiers()
+    made.append(30)
+    made.copy_all()
+    made.evict(2)
+    assert made.states()[:3] == ["WithoutCache", "WithoutCache", "Cached"]
+    return made
+
+
+def test_a_start_without_the_hdd_serves_what_the_ssd_has_and_keeps_the_log_start(tiers: Tiers) -> None:
+    third = tiers.log.segment_offsets[2]
+    tiers.log.flush()
+    held = next(store for store in tiers.log.tiers.stores if store.path in tiers.log.tiers.checkpoint.on_hdd.values())
+    tiers.open(**{held.path: OSError("no such device")})
+    assert tiers.log.log_start_offset == 0
+    assert tiers.log.segment_offsets[0] == third
+    assert set(tiers.states()[:-1]) == {"OnlyCache"}
+    with pytest.raises(LogOffline, match="on an HDD that is lost"):
+        tiers.log.read(0, 100)
+    assert tiers.log.read(third, 100).length
+    tiers.append(5)
+    tiers.log.flush()
+    tiers.open()
+    assert len(read_all(tiers.log)) == 35
+
+
+def test_a_hdd_that_was_offline_during_a_truncation_brings_nothing_back(tiers: Tiers) -> None:
+    tiers.append(20)
+    tiers.copy_all()
+    tiers.log.flush()
+    store = next(segment.store for segment in tiers.log.segments if segment.state is SegmentState.Cached)
+    assert store is not None
+    end, third = tiers.log.log_end_offset, tiers.log.segment_offsets[2]
+    tiers.open(**{store.path: OSError("no such device")})
+    tiers.log.truncate_to(third)
+    for _ in range(end - third):
+        tiers.log.append_as_leader(batch(1, base_offset=0, value=b"y" * 100), 2)
+    tiers.log.flush()
+    now = read_all_from(tiers.log, third)
+    tiers.open()
+    assert read_all_from(tiers.log, third) == now
+    assert all(b"y" * 100 in one for one in now)
+
+
+def read_all_from(log: TieredLog, offset: int) -> list[bytes]:
+    found = []
+    while offset < log.log_end_offset:
+        found.append(log.read(offset, 1).read())
+        offset += 1
+    return found
+
+
+def test_a_lost_hdd_with_the_active_segment_takes_the_log_offline() -> None:
+    tiers = Tiers()
+    tiers.log.tiers.append_to = Tier.HDD
+    tiers.append(3)
+    assert tiers.states() == ["ActiveOnHdd"]
+    store = tiers.log.segments[0].store
+    assert store is not None
+    store.health.fail(OSError("lost"))
+    assert not tiers.log.hdd_lost(store)
+    with pytest.raises(LogOffline, match="is lost"):
+        tiers.log.read(0, 100)
+    assert tiers.directory.health.cause is None
+
+
+def test_a_deleted_log_leaves_nothing_on_any_tier(tiers: Tiers) -> None:
+    tiers.directory.delete(KEY)
+    for directory in (tiers.directory, *tiers.hdds):
+        directory.purge_deleted()
+        assert not [name for name in tiers.disk.names(directory.path) if name.startswith("t-0")]
+    tiers.directory.create(KEY)
+    assert tiers.log.log_end_offset == 0
+
+
+def test_retention_and_deletion_of_records_reach_the_hdds(tiers: Tiers) -> None:
+    third = tiers.log.segment_offsets[2]
+    tiers.log.delete_records_before(third, tiers.log.log_end_offset)
+    assert tiers.log.apply_retention(tiers.log.log_end_offset) == 2
+    assert not tiers.log.tiers.checkpoint.on_hdd
+    tiers.log.flush()
+    tiers.open()
+    assert tiers.log.segment_offsets[0] == third
+
+
+def test_a_truncation_below_copied_segments_cuts_on_the_hdd_and_goes_on_on_the_ssd(tiers: Tiers) -> None:
+    second = tiers.log.segment_offsets[1]
+    tiers.log.truncate_to(second + 1)
+    assert tiers.states() == ["WithoutCache", "ActiveOnHdd"]
+    tiers.append(2)
+    assert tiers.states() == ["WithoutCache", "WithoutCache", "Active"]
+    tiers.log.flush()
+    tiers.open()
+    assert tiers.log.log_end_offset == second + 3
+    assert len(read_all(tiers.log)) == second + 3
+
+
+def test_a_look_up_by_time_finds_records_on_every_tier(tiers: Tiers) -> None:
+    for offset in (0, tiers.log.segment_offsets[1], tiers.log.log_end_offset - 1):
+        found = tiers.log.offset_for_timestamp(-1)
+        assert found is not None
+        assert found.offset == 0
+        assert tiers.log.batch_for_timestamp(0, offset) is not None
+
+
+def test_a_full_ssd_refuses_an_append_and_stays_online() -> None:
+    tiers = Tiers()
+    tiers.directory.measure_ssd(2000, 90)
+    with pytest.raises(SsdFull, match="the SSD is full"):
+        tiers.append(30)
+    end = tiers.log.log_end_offset
+    assert tiers.directory.health.cause is None
+    assert tiers.log.ssd_bytes() <= 1800
+    tiers.copy_all()
+    tiers.evict(1)
+    tiers.directory.measure_ssd(2000, 90)
+    tiers.append(1)
+    assert tiers.log.log_end_offset == end + 1
+
+
+def test_a_log_is_flushed_once_a_second_of_its_rate_waits() -> None:
+    tiers = Tiers(LogSettings(flush_bytes_per_second=1000))
+    points = []
+    for _ in range(30):
+        tiers.append(1)
+        points.append(tiers.log.recovery_point)
+    assert len(set(points)) >= 4, "small flushes, one after another"
+    assert max(one - other for other, one in pairwise(points)) <= 7
+
+
+@pytest.mark.parametrize("text", [b"", b"1\n", b"0\nsegment x hdd1\n", b"0\nother 3 hdd1\n", b"0\nsegment 3 \n"])
+def test_a_damaged_tier_checkpoint_is_named(text: bytes) -> None:
+    disk = MemoryDisk()
+    disk.replace(f"home/{TIER_CHECKPOINT}", text)
+    with pytest.raises(CorruptLog, match="home/tier-checkpoint at"):
+        TierCheckpoint(disk, "home")
