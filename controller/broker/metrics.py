@@ -50,6 +50,7 @@ def metrics_of(node: Node, now_ms: float) -> Iterator[Metric]:
     yield from _events(node, now_ms)
     yield from _channels(node)
     yield from _purgatories(node)
+    yield from _transactions(node)
     yield from _session(node)
     yield from _tiers(node)
 
@@ -205,6 +206,13 @@ def _purgatories(node: Node) -> Iterator[Metric]:
     ):
         sizes = {which: float(getattr(purgatory, size)) for which, purgatory in sorted(found.items())}
         yield _labelled_gauge(f"{_PURGATORY}_{name}", about, "delayedoperation", sizes)
+
+
+def _transactions(node: Node) -> Iterator[Metric]:
+    transactions = node.broker.transactions
+    about = "Transactions that are decided and whose markers are being written"
+    ending = 0 if transactions is None else transactions.markers.under_way
+    yield _gauge("camerlengo_transactions_ending", about, float(ending))
 
 
 def _session(node: Node) -> Iterator[Metric]:

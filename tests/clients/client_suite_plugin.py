@@ -29,20 +29,8 @@ RECORD: Final = "CAMERLENGO_CLIENT_SUITE_RECORD"
 """The file that gets a line of JSON for each test that was collected, and one for each that has ended."""
 
 MISSING: Final = "brokers of this project have no "
-TRANSACTIONS: Final = "transactions"
 SECURITY: Final = "security"
-TRANSACTIONAL_KEY: Final = 1
-"""The key type of a FindCoordinator that looks for a transaction's coordinator."""
 
-OF_TRANSACTIONS: Final = frozenset(
-    {
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        ApiKey.ADD_OFFSETS_TO_TXN,
-        ApiKey.END_TXN,
-        ApiKey.WRITE_TXN_MARKERS,
-        ApiKey.TXN_OFFSET_COMMIT,
-    }
-)
 OF_SECURITY: Final = frozenset(
     {
         ApiKey.SASL_HANDSHAKE,
@@ -60,18 +48,9 @@ OF_SECURITY: Final = frozenset(
 )
 
 
-def needs_of(key: int, key_type: int | None = None, transactional_id: str | None = None) -> str | None:
-    """Return what a broker must have to answer a request, of what this project's brokers have not, or None.
-
-    Args:
-        key: the request's API key.
-        key_type: of a FindCoordinator, what the coordinator is of.
-        transactional_id: of an InitProducerId.
-    """
-    if key == ApiKey.FIND_COORDINATOR:
-        return TRANSACTIONS if key_type == TRANSACTIONAL_KEY else None
-    if key in OF_TRANSACTIONS or (key == ApiKey.INIT_PRODUCER_ID and transactional_id is not None):
-        return TRANSACTIONS
+def needs_of(key: int) -> str | None:
+    """Return what a broker must have to answer a request with this API key, of what this project's brokers have not, or
+    None."""
     return SECURITY if key in OF_SECURITY else None
 
 
@@ -95,13 +74,7 @@ class Run:
     def asked(self, request: Any) -> None:
         """A client is about to send `request`, an object or a class of kafka-python's or of aiokafka's."""
 
-        def field(*names: str) -> Any:
-            if isinstance(request, type):
-                return None
-            return next((getattr(request, name) for name in names if hasattr(request, name)), None)
-
-        key_type = field("key_type", "_key_type", "_coordinator_type")
-        self.needed(needs_of(request.API_KEY, key_type, field("transactional_id", "_transactional_id")))
+        self.needed(needs_of(request.API_KEY))
 
     def without(self, what: str) -> NoReturn:
         """End the test that runs: the broker has no such thing."""

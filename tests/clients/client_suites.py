@@ -8,7 +8,7 @@ DIR is an unpacked source directory: kafka-python's distribution has its integra
 has them. They run with the library that is installed, each file in a process of its own, against one broker: number 0,
 on a ZooKeeper server in Python. Tests of the library alone, without a broker, are left out.
 
-A test is *applicable* if it needs no transaction and no security (`client_suite_plugin.needs_of`). Prints
+A test is *applicable* if it needs no security (`client_suite_plugin.needs_of`). Prints
 each test with its outcome, and a table. The exit status is 1 if fewer than 90% of the applicable tests pass.
 """
 
@@ -34,7 +34,7 @@ from controller.broker.settings import address_text
 from controller.hosts.local_cluster import BrokerChild
 from controller.zookeeper.embedded import LOOPBACK, HeldPorts
 from controller.zookeeper.server.server import ZooKeeperServer
-from tests.clients.client_suite_plugin import LIBRARY, RECORD, SECURITY, SERVER, TRANSACTIONS
+from tests.clients.client_suite_plugin import LIBRARY, RECORD, SECURITY, SERVER
 from tests.interop.kafka import START_LIMIT_S, Kafka, KafkaBroker, jars_of
 
 ROOT: Final = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ ONE_TEST_S: Final = 120
 """A test that takes longer has failed. aiokafka's own limit of a test is 120 s."""
 ONE_FILE_S: Final = 3_600
 OUTCOMES: Final = ("passed", "failed", "skipped")
-CLASSES: Final = ("applicable", TRANSACTIONS, SECURITY, "other")
+CLASSES: Final = ("applicable", SECURITY, "other")
 OTHER: Final = "other"
 """Tests that skip themselves: for another version of Kafka, or without a program."""
 
@@ -113,10 +113,9 @@ class Result:
 
 
 def class_of(outcome: str, needs: Sequence[str]) -> str:
-    """Return what a test is counted under: the first of security and transactions that it needs."""
-    for kind in (SECURITY, TRANSACTIONS):
-        if kind in needs:
-            return kind
+    """Return what a test is counted under."""
+    if SECURITY in needs:
+        return SECURITY
     return OTHER if outcome == "skipped" else "applicable"
 
 
