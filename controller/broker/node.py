@@ -210,6 +210,8 @@ class Node:
         `LogMaintenance.close_logs`."""
         if self.broker.data is not None:
             self.broker.data.fetchers.close()
+        if self.broker.transactions is not None:
+            self.broker.transactions.close()
         if self.tiers is not None:
             self.tiers.stop()
         if self.log_maintenance is not None:

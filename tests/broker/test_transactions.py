@@ -67,7 +67,7 @@ from statemachines.transaction import (
     TransactionState,
 )
 from tests.broker.data_harness import DataBroker
-from tests.broker.harness import Deferred, metadata, settings
+from tests.broker.harness import Deferred, live, metadata, settings
 from tests.storage.batches import batch
 
 TIMEOUT_MS = 60_000
@@ -585,3 +585,57 @@ def test_a_record_that_can_not_be_read_is_named_and_the_others_count(broker: Tra
     broker.wait()
     assert broker.begun() == (FIRST_ID, 1)
     assert len([note for note in broker.trace.notes("error") if note.endswith("it is passed over")]) == 4
+
+
+KAFKAS: dict[str, tuple[TransactionState, int, int, list[tuple[str, int]]]] = {
+    "000000000000000003e800020000ea6000ffffffff000001a20a233460ffffffffffffffff": (Empty, 1_000, 2, []),
+    "000000000000000003e800020000ea60010000000100066f72646572730000000200000000000000010000"
+    "01a20a233476000001a20a233476": (
+        Ongoing,
+        1_000,
+        2,
+        [("orders", 0), ("orders", 1)],
+    ),
+    "000000000000000003e800010000ea60030000000200125f5f636f6e73756d65725f6f666673657473000000010000000000066f7264657273"
+    "000000020000000000000001000001a20a233239000001a20a230b88": (
+        PrepareAbort,
+        1_000,
+        1,
+        [("__consumer_offsets", 0), ("orders", 0), ("orders", 1)],
+    ),
+    "000000000000000003e800020000ea600400000000000001a20a2334a9000001a20a233476": (CompleteCommit, 1_000, 2, []),
+}
+"""Values that a Kafka 2.8.2 coordinator has written to __transaction_state."""
+
+
+@pytest.mark.parametrize("data", KAFKAS)
+def test_kafkas_records_are_read_and_written_alike(data: str) -> None:
+    state, producer_id, epoch, partitions = KAFKAS[data]
+    read = read_transaction("mixed", bytes.fromhex(data))
+    assert (read.state, read.producer_id, read.producer_epoch, list(read.partitions), read.timeout_ms) == (
+        state,
+        producer_id,
+        epoch,
+        partitions,
+        60_000,
+    )
+    times = read.start_ms, read.updated_ms
+    change = Transition(state, producer_id, -1, epoch, -1, read.timeout_ms, read.partitions, *times)
+    assert transaction_value(change).hex() == data
+    assert transaction_key("mixed").hex() == "000000056d69786564"
+    assert read_transaction_key(bytes.fromhex("000000056d69786564")) == "mixed"
+
+
+def test_a_broker_that_is_gone_is_not_waited_for(broker: TransactionBroker) -> None:
+    """It would not answer for a minute; its partitions have other leaders by then."""
+    broker.ask(ApiKey.UPDATE_METADATA, metadata(("far", 0, 2)))
+    producer = broker.begun()
+    broker.add(producer, "far")
+    broker.end(producer, True)
+    broker.wait(0)
+    assert broker.peers.closed == []
+    broker.ask(ApiKey.UPDATE_METADATA, metadata(("far", 0, 3), brokers=live(1, 3)))
+    assert broker.peers.closed == [9092]
+    assert broker.broker.transactions is not None
+    broker.broker.transactions.close()
+    assert broker.peers.closed == [9092, 9092]

@@ -54,6 +54,18 @@ from controller.protocol.produce import (
     ProduceTopic,
 )
 from controller.protocol.schema import RequestValue
+from controller.protocol.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from controller.storage.batches import Record, encode_batch, encode_record
 from tests.broker.data_node import DataNode
 from tests.broker.harness import frame_of, header
@@ -88,8 +100,23 @@ RECORD_EXAMPLES: Mapping[ApiKey, Sequence[RequestValue]] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (
         OffsetForLeaderEpochRequest((OffsetForLeaderTopic("t", (OffsetForLeaderPartition(0, 0),)),)),
     ),
-    ApiKey.INIT_PRODUCER_ID: (InitProducerIdRequest(None, 1_000),),
+    ApiKey.INIT_PRODUCER_ID: (InitProducerIdRequest(None, 1_000), InitProducerIdRequest("x", 1_000)),
     ApiKey.FIND_COORDINATOR: (FindCoordinatorRequest("group"),),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (AddPartitionsToTxnRequest("x", 0, 0, (AddPartitionsToTxnTopic("t", (0,)),)),),
+    ApiKey.ADD_OFFSETS_TO_TXN: (AddOffsetsToTxnRequest("x", 0, 0, "group"),),
+    ApiKey.END_TXN: (EndTxnRequest("x", 0, 0, True), EndTxnRequest("x", 0, 0, False)),
+    ApiKey.WRITE_TXN_MARKERS: (
+        WriteTxnMarkersRequest((WritableTxnMarker(7, 0, True, (WritableTxnMarkerTopic("t", (0,)),), 0),)),
+    ),
+    ApiKey.TXN_OFFSET_COMMIT: (
+        TxnOffsetCommitRequest(
+            "x",
+            "group",
+            0,
+            0,
+            (TxnOffsetCommitRequestTopic("t", (TxnOffsetCommitRequestPartition(0, 1, None),)),),
+        ),
+    ),
     ApiKey.DESCRIBE_LOG_DIRS: (
         DescribeLogDirsRequest(None),
         DescribeLogDirsRequest((DescribableLogDirTopic("t", (0, 1)),)),
@@ -148,7 +175,7 @@ def sound_batches() -> list[bytes]:
 
 
 class RecordTarget:
-    """Frames into a node that leads partition 0 of "t"."""
+    """Frames into a node that leads partition 0 of "t" and of the internal topics."""
 
     def __init__(self) -> None:
         self._fed = 0
@@ -156,7 +183,7 @@ class RecordTarget:
 
     def node(self) -> DataNode:
         if self._node is None or self._fed % NODE_LIFE == 0:
-            self._node = DataNode("t")
+            self._node = DataNode("t", "__consumer_offsets", "__transaction_state")
         self._fed += 1
         return self._node
 

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import re
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import confluent_kafka
 import pytest
 
+from controller.broker.transactions.transaction import (
+    Transition,
+    read_transaction,
+    read_transaction_key,
+    transaction_key,
+    transaction_value,
+)
+from controller.storage import LogSettings
+from controller.storage.batches import HEADER_BYTES, decode_records, headers_of
+from controller.storage.disk_files import FileDisk
+from controller.storage.log import PartitionLog
 from controller.zookeeper.server.server import ZooKeeperServer
+from statemachines.transaction import (
+    CompleteAbort,
+    CompleteCommit,
+    PrepareAbort,
+    PrepareCommit,
+    TransactionState,
+)
 from tests.interop.kafka import Kafka
 from tests.interop.mixed import Kind, MixedCluster
 from tests.interop.tools import succeed
@@ -140,3 +160,38 @@ def test_either_kind_goes_on_with_the_transactional_ids_of_the_other(mixed: Mixe
     )
     closing.init_transactions(LIMIT_S)  # ends the last one that is open
     assert read_committed(mixed.servers, "orders", 2, len(expected)) == sorted(expected)
+    for broker in mixed.brokers.values():
+        broker.close()
+    states = list(states_in(mixed.data_dir(2) / f"{STATES}-0"))
+    assert {PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort} <= {state for state, _ in states}
+    assert all(alike for _, alike in states), "what Kafka has written is written alike"
+    for index in (0, 1):
+        require_same_index(mixed.data_dir(2) / f"orders-{index}", mixed.folder / f"copy-{index}")
+
+
+def states_in(directory: Path) -> Iterator[tuple[TransactionState, bool]]:
+    """The state of each record, and whether what is read of it is written with the same bytes."""
+    data = (directory / f"{0:020d}.log").read_bytes()
+    position = 0
+    for header in headers_of(data):
+        payload = data[position + HEADER_BYTES : position + header.size_bytes]
+        position += header.size_bytes
+        for record in decode_records(header, payload):
+            name = read_transaction_key(record.key)
+            if record.value is not None:
+                read = read_transaction(name, record.value)
+                ids = read.producer_id, -1, read.producer_epoch, -1
+                times = read.start_ms, read.updated_ms
+                change = Transition(read.state, *ids, read.timeout_ms, read.partitions, *times)
+                alike = transaction_key(name) == record.key and transaction_value(change) == record.value
+                yield read.state, alike
+
+
+def require_same_index(kafkas: Path, copy: Path) -> None:
+    """Recovery makes the same index of aborted transactions from a log as Kafka has."""
+    copy.mkdir()
+    shutil.copy(kafkas / f"{0:020d}.log", copy)
+    log = PartitionLog(FileDisk(), str(copy), LogSettings(), lambda: time.time_ns() // 1_000_000)
+    log.close()
+    index = f"{0:020d}.txnindex"
+    assert (copy / index).read_bytes() == (kafkas / index).read_bytes()

@@ -132,6 +132,13 @@ class MarkerChannels:
             if channel.connection is not None and self._address(broker) != channel.address:
                 channel.connection.close()
 
+    def close(self) -> None:
+        """Close the connections; what is left unanswered is the next coordinator's to write."""
+        self.forget(list(self._endings))
+        for channel in self._channels.values():
+            if channel.connection is not None:
+                channel.connection.close()
+
     def _address(self, broker: int) -> tuple[str, int] | None:
         endpoint = self._metadata.snapshot.endpoint(broker, self._settings.inter_broker_listener)
         return None if endpoint is None else (endpoint.host, endpoint.port)

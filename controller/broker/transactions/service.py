@@ -41,3 +41,7 @@ class Transactions:
 
     def metadata_changed(self) -> None:
         self.markers.metadata_changed()
+
+    def close(self) -> None:
+        """Close the connections to other brokers, at the end of a shutdown."""
+        self.markers.close()

@@ -24,7 +24,7 @@ from controller.scenarios.invariants import Finding
 Partition = tuple[str, int]
 
 
-class Outcome(Enum):
+class TransactionOutcome(Enum):
     """How a transaction ended, as far as its producer knows."""
 
     COMMITTED = "committed"
@@ -33,7 +33,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class TransactionalWrite:
     """A value that a transaction sent to a partition. Times are milliseconds of one clock."""
 
     partition: Partition
@@ -48,8 +48,8 @@ class TransactionDone:
 
     transactional_id: str
     incarnation: int
-    written: Sequence[Written]
-    outcome: Outcome
+    written: Sequence[TransactionalWrite]
+    outcome: TransactionOutcome
     offsets: Mapping[Partition, int] = field(default_factory=dict)
 
 
@@ -88,7 +88,7 @@ def _finding(wrong: Sequence[str], what: str, held: str, history: TransactionHis
 
 def transactions_committed(history: TransactionHistory) -> Finding:
     there = _there(history)
-    committed = [one for one in history.transactions if one.outcome is Outcome.COMMITTED]
+    committed = [one for one in history.transactions if one.outcome is TransactionOutcome.COMMITTED]
     if not committed:
         return Finding(None, "no transaction was committed")
     wrong = [
@@ -141,7 +141,7 @@ def aborted_unread(history: TransactionHistory) -> Finding:
     aborted = {
         (sent.partition, sent.value): one
         for one in history.transactions
-        if one.outcome is Outcome.ABORTED
+        if one.outcome is TransactionOutcome.ABORTED
         for sent in one.written
     }
     read = [*history.reads, *_there(history)]

@@ -9,29 +9,34 @@ import pytest
 
 from controller.scenarios.records.transaction_checks import (
     TRANSACTION_CHECKS,
-    Outcome,
+    TransactionalWrite,
     TransactionDone,
     TransactionHistory,
-    Written,
+    TransactionOutcome,
 )
 
 A, B, SOURCE = ("out", 0), ("out", 1), ("in", 0)
 
 
 def transaction(
-    number: int, outcome: Outcome, *, incarnation: int = 0, offset: int | None = None, sent_at_ms: float = 0.0
+    number: int,
+    outcome: TransactionOutcome,
+    *,
+    incarnation: int = 0,
+    offset: int | None = None,
+    sent_at_ms: float = 0.0,
 ) -> TransactionDone:
-    written = tuple(Written(partition, b"%d" % number, sent_at_ms) for partition in (A, B))
+    written = tuple(TransactionalWrite(partition, b"%d" % number, sent_at_ms) for partition in (A, B))
     return TransactionDone("x", incarnation, written, outcome, {} if offset is None else {SOURCE: offset})
 
 
 SOUND = TransactionHistory(
     (
-        transaction(0, Outcome.COMMITTED, offset=3, sent_at_ms=10),
-        transaction(1, Outcome.ABORTED, offset=6, sent_at_ms=20),
-        transaction(2, Outcome.INDETERMINATE, offset=6, sent_at_ms=30),
-        transaction(3, Outcome.INDETERMINATE, offset=9, sent_at_ms=40),
-        transaction(4, Outcome.INDETERMINATE, sent_at_ms=60),
+        transaction(0, TransactionOutcome.COMMITTED, offset=3, sent_at_ms=10),
+        transaction(1, TransactionOutcome.ABORTED, offset=6, sent_at_ms=20),
+        transaction(2, TransactionOutcome.INDETERMINATE, offset=6, sent_at_ms=30),
+        transaction(3, TransactionOutcome.INDETERMINATE, offset=9, sent_at_ms=40),
+        transaction(4, TransactionOutcome.INDETERMINATE, sent_at_ms=60),
     ),
     {("x", 0): 0.0, ("x", 1): 50.0},
     ((A, b"0"), (B, b"2")),
