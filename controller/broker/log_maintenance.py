@@ -7,15 +7,25 @@ skipped. One that goes offline here has already reported it (`LogManager.of_fail
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
+from typing import Any
 
 from controller.broker.log_manager import LogManager
 from controller.broker.replica_manager import ReplicaManager
+from controller.broker.request_context import Drive, Job, Steps, Yielded, finish
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock, Timer
-from controller.storage import LogDirectory, LogOffline, OutOfResources
-from controller.storage.devices import DeviceJobs, JobOutcome
+from controller.storage import (
+    DeviceUnavailable,
+    LogDirectory,
+    LogOffline,
+    OutOfResources,
+    PartitionLog,
+    StorageError,
+    TopicPartition,
+)
+from controller.storage.devices import CHANGE_LIMIT_MS, DeviceJobs, JobOutcome
 from controller.trace import Noted, Trace
 
 FIRST_MS = 30_000
@@ -42,7 +52,10 @@ class LogMaintenance:
         trace: Trace,
         on_all_offline: Callable[[], None] = lambda: None,
         on_deleted: Callable[[], None] = lambda: None,
+        drive: Drive = finish,
     ) -> None:
+        self._drive = drive
+        self._busy: set[tuple[str, str]] = set()
         self._on_all_offline = on_all_offline
         self._on_deleted = on_deleted
         self._logs = logs
@@ -104,12 +117,42 @@ class LogMaintenance:
         high_watermarks = self._replicas.high_watermarks()
 
         def apply(directory: LogDirectory) -> None:
-            deleted = directory.apply_retention(high_watermarks)
+            self._begin("retention", directory, self._retention(directory, high_watermarks))
+
+        self._each(apply)
+
+    def _retention(self, directory: LogDirectory, high_watermarks: Mapping[TopicPartition, int]) -> Steps:
+        """One log after another, since the files of new logs are made in between."""
+        deleted = 0
+        try:
+            for partition, high_watermark in high_watermarks.items():
+                log = directory.logs.get(partition)
+                if log is not None and (not log.is_bare or log.has_files_to_remove):
+                    deleted += yield from self._retention_of(directory, log, high_watermark)
+        finally:
             if deleted:
                 self._note("info", f"log directory {directory.path}: retention deleted {deleted} segments")
                 self._on_deleted()
 
-        self._each(apply)
+    def _retention_of(
+        self, directory: LogDirectory, log: PartitionLog, high_watermark: int
+    ) -> Generator[Yielded, Any, int]:
+        """Raises LogOffline, OutOfResources, DeviceUnavailable. Any other error is the log's alone."""
+        try:
+            count, removal = log.let_go(high_watermark)
+        except StorageError:
+            raise
+        except Exception:  # noqa: BLE001 - logged with its place; the other logs are looked after
+            self._note("error", f"{log.directory}: retention failed\n{traceback.format_exc()}")
+            return 0
+        if removal is not None:
+            what = f"removal of {len(removal.segments)} segments of {log.directory}"
+            try:
+                yield Job(removal, directory.device, order=directory.path, limit_ms=CHANGE_LIMIT_MS, what=what)
+            except OSError as error:
+                log.not_removed(error)
+            log.removed(removal)
+        return count
 
     def checkpoint_recovery_points(self) -> None:
         self._each(lambda directory: directory.checkpoint_recovery_points(soon=True))
@@ -119,15 +162,17 @@ class LogMaintenance:
 
     def purge_deleted(self) -> None:
         """Some at a time: of a large topic there may be thousands, and requests come first."""
-        more = False
+        self._each(self._begin_purge)
 
-        def purge(directory: LogDirectory) -> None:
-            nonlocal more
-            more |= directory.purge_deleted(PURGED_AT_ONCE) == PURGED_AT_ONCE
+    def _begin_purge(self, directory: LogDirectory) -> None:
+        if not self._closed:
+            self._begin("purge", directory, self._purge(directory))
 
-        self._each(purge)
-        if more and not self._closed:
-            self._clock.call_later(PURGE_AGAIN_MS, self.purge_deleted)
+    def _purge(self, directory: LogDirectory) -> Steps:
+        call, what = directory.purging(PURGED_AT_ONCE), f"removal of deleted partitions in {directory.path}"
+        purged = yield Job(call, directory.device, order=directory.path, limit_ms=CHANGE_LIMIT_MS, what=what)
+        if directory.purged(purged) == PURGED_AT_ONCE:
+            self._clock.call_later(PURGE_AGAIN_MS, partial(self._begin_purge, directory))
 
     def _write_high_watermarks(self, directory: LogDirectory, soon: bool = False) -> None:
         """Write the high watermarks. A log whose partition was not named in this incarnation keeps its old entry."""
@@ -148,6 +193,9 @@ class LogMaintenance:
     def _each(self, action: Callable[[LogDirectory], object]) -> None:
         for directory in self._online():
             self._in(directory, action)
+        self._note_all_offline()
+
+    def _note_all_offline(self) -> None:
         if not self._all_offline and not self._online():
             self._all_offline = True
             self._note("error", "every log directory is offline")
@@ -155,6 +203,22 @@ class LogMaintenance:
 
     def _online(self) -> list[LogDirectory]:
         return [directory for directory in self._logs.directories if directory.health.cause is None]
+
+    def _begin(self, what: str, directory: LogDirectory, steps: Steps) -> None:
+        """Run the steps, unless the last ones of this kind are still under way."""
+        key = (what, directory.path)
+        if key not in self._busy:
+            self._busy.add(key)
+            self._drive(self._guarded(key, directory, steps))
+
+    def _guarded(self, key: tuple[str, str], directory: LogDirectory, steps: Steps) -> Steps:
+        try:
+            yield from steps
+        except Exception as error:  # noqa: BLE001 - judged as an action's that is not made of steps
+            self._in(directory, partial(_raise, error))
+        finally:
+            self._busy.discard(key)
+        self._note_all_offline()
 
     def _in(self, directory: LogDirectory, action: Callable[[LogDirectory], object]) -> None:
         try:
@@ -164,11 +228,17 @@ class LogMaintenance:
             return
         except OutOfResources as shortage:
             self._note("warning", f"log directory {directory.path}: maintenance is postponed: {shortage.cause}")
+        except DeviceUnavailable as error:
+            self._note("warning", f"log directory {directory.path}: maintenance is postponed: {error}")
         except Exception:  # noqa: BLE001 - logged with its place; the other directories are looked after
             self._note("error", f"log directory {directory.path}: maintenance failed\n{traceback.format_exc()}")
 
     def _note(self, level: str, message: str) -> None:
         self._trace.emit(Noted(level, message))
+
+
+def _raise(error: Exception, _directory: LogDirectory) -> None:
+    raise error
 
 
 class NoLogDirectory(Exception):

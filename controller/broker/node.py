@@ -169,7 +169,14 @@ class Node:
         if (data := self.broker.data) is not None:
             self.tiers = TierMaintenance(settings.tiers, data.logs, clock, trace, drive)
             self.log_maintenance = LogMaintenance(
-                settings, data.logs, self.broker.replicas, clock, trace, on_all_offline, data.logs_changed
+                settings,
+                data.logs,
+                self.broker.replicas,
+                clock,
+                trace,
+                on_all_offline,
+                data.logs_changed,
+                self.broker.drive,
             )
 
     def _made_controller(self, channels: Callable[[], Channels], rng: RandomSource) -> Controller:

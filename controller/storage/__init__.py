@@ -32,7 +32,8 @@ from controller.storage.errors import (
     UnsupportedCompression,
     UnsupportedMagic,
 )
-from controller.storage.log import Appended, PartitionLog, TimestampOffset
+from controller.storage.log import Appended, PartitionLog
+from controller.storage.lookups import TimestampOffset
 from controller.storage.recovery import LogCheckpoint
 from controller.storage.settings import LogSettings
 

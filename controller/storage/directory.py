@@ -63,6 +63,28 @@ class Made(msgspec.Struct, frozen=True):
     error: Exception | None = None
 
 
+class Purged(msgspec.Struct, frozen=True):
+    """How many deleted partitions' directories were removed, which can't be and why, and what ended it before."""
+
+    count: int
+    left: Mapping[str, OSError]
+    error: OSError | None = None
+
+
+def _remove_partition(disk: Disk, path: str) -> OSError | None:
+    """Remove a deleted partition's directory; a path that holds directories, or is none, is not this broker's, and is
+    left with that error."""
+    try:
+        for inner in disk.names(path):
+            disk.remove(f"{path}/{inner}")
+        disk.remove(path)
+    except OSError as error:
+        if error.errno not in _NOT_A_PARTITIONS:
+            raise
+        return error
+    return None
+
+
 class LogDirectory:
     """Opens `path` and every log in it. Raises AlreadyLocked and OutOfResources; whatever else is wrong is in `health`.
 
@@ -312,23 +334,32 @@ class LogDirectory:
     @on_disk
     def purge_deleted(self, at_most: int | None = None) -> int:
         """Remove the files of deleted partitions, of at most `at_most` of them. Returns the number of partitions."""
-        deleted = [name for name in self._disk.names(self.path) if name.endswith(DELETED)]
-        paths = [path for name in deleted if (path := f"{self.path}/{name}") not in self._kept]
-        return sum(map(self._purge, paths[:at_most]))
+        return self.purged(self.purging(at_most)())
 
-    def _purge(self, path: str) -> bool:
-        """Remove a deleted partition's directory; a path that holds directories, or is none, is not this broker's."""
-        try:
-            for inner in self._disk.names(path):
-                self._disk.remove(f"{path}/{inner}")
-            self._disk.remove(path)
-        except OSError as error:
-            if error.errno not in _NOT_A_PARTITIONS:
-                raise
+    def purging(self, at_most: int | None) -> Callable[[], Purged]:
+        """What removes the files, on any thread, once at a time; `purged` takes what it returns."""
+        disk, directory, kept = self._disk, self.path, frozenset(self._kept)
+
+        def purge() -> Purged:
+            deleted = [f"{directory}/{name}" for name in disk.names(directory) if name.endswith(DELETED)]
+            paths = [path for path in deleted if path not in kept][:at_most]
+            try:
+                left = {path: error for path in paths if (error := _remove_partition(disk, path)) is not None}
+            except OSError as error:
+                return Purged(0, {}, error)
+            return Purged(len(paths) - len(left), left)
+
+        return purge
+
+    @on_disk
+    def purged(self, outcome: Purged) -> int:
+        """Returns the number of partitions."""
+        if outcome.error is not None:
+            raise outcome.error
+        for path, error in outcome.left.items():
             self._kept.add(path)
             self.health.warn(f"{path} is not removed: {error}")
-            return False
-        return True
+        return outcome.count
 
     @on_disk
     def truncate(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, bool]:

@@ -11,20 +11,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
 from enum import Enum
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeVar
 from zlib import crc32
 
 import msgspec
 
 from controller.storage.batches import (
-    HEADER_BYTES,
     INT_MAX,
     NO_TIMESTAMP,
     BatchHeader,
     Bytes,
     headers_of,
     place,
-    record_times,
     set_max_timestamp,
     stamp,
     whole_bytes,
@@ -33,6 +31,7 @@ from controller.storage.checkpoints import LEADER_EPOCHS, EpochEnd, LeaderEpochs
 from controller.storage.disk import Disk, FileRange, Health, on_disk, or_offline
 from controller.storage.errors import BadBatches, OffsetOutOfRange, OffsetsOutOfOrder
 from controller.storage.log_validator import Checked, checking, done
+from controller.storage.lookups import Decompress, TimedBatch, TimestampOffset, batch_for_time
 from controller.storage.producer_states import (
     KnownBatch,
     ProducerStates,
@@ -43,7 +42,7 @@ from controller.storage.producer_states import (
     take_snapshot,
 )
 from controller.storage.recovery import LogCheckpoint, open_files
-from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, segment_path
+from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, index_of, range_from, segment_path
 from controller.storage.settings import UNLIMITED, LogSettings
 from controller.storage.tiers import LogTiers
 from controller.storage.transactions import AbortedRange, Marker, Origin, aborted_between, markers_in
@@ -148,81 +147,6 @@ def deletable(
     return count
 
 
-Decompress: TypeAlias = Callable[[int, bytes], bytes | None]
-"""A codec's number and a batch's records; None from who does not know the codec."""
-
-
-class TimestampOffset(msgspec.Struct, frozen=True):
-    timestamp_ms: int
-    offset: int
-    leader_epoch: int
-
-
-def index_of(segments: Sequence[Segment], offset: int) -> int:
-    """The segment that holds `offset`: the last that begins at or before it."""
-    if offset >= segments[-1].base_offset:
-        return len(segments) - 1
-    return max(bisect_right(segments, offset, key=lambda one: one.base_offset) - 1, 0)
-
-
-def range_from(
-    segments: Sequence[Segment], offset: int, max_bytes: int, up_to: int, whole_first_batch: bool
-) -> FileRange:
-    """See PartitionLog.read; `offset` is within the log, or its end."""
-    index = index_of(segments, offset)
-    while True:
-        segment = segments[index]
-        start = segment.position_of(offset)
-        end = segment.position_of(up_to) if up_to < segment.next_offset else segment.size_bytes
-        is_last = index == len(segments) - 1
-        if start < end or is_last or up_to <= segment.next_offset:
-            break
-        index += 1
-    length = max(end - start, 0)
-    if length <= max_bytes:
-        return segment.range(start, length)
-    complete = segment.last_batch_end(start, start + max_bytes) - start
-    if complete:
-        return segment.range(start, complete, max_bytes - complete)
-    return segment.range(start, max(max_bytes, segment.batch_bytes(start) if whole_first_batch else 0))
-
-
-class TimedBatch(msgspec.Struct, frozen=True):
-    """A batch that may have the first record of a time or later, as it was read. `find` may run on any thread."""
-
-    header: BatchHeader
-    payload: bytes
-    timestamp_ms: int
-    first_offset: int
-
-    def find(self, decompress: Decompress | None) -> TimestampOffset | None:
-        """The first record from `first_offset` on that is not before the time; CorruptBatch. Where the batch can't be
-        decompressed it counts as a whole: a reader that begins there misses nothing."""
-        header = self.header
-        payload: bytes | None = self.payload
-        if header.codec:
-            payload = None if decompress is None else decompress(header.codec, self.payload)
-        if payload is None:
-            first = max(header.base_offset, self.first_offset)
-            return TimestampOffset(header.max_timestamp_ms, first, header.leader_epoch)
-        for record_ms, offset in record_times(header, payload):
-            if record_ms >= self.timestamp_ms and offset >= self.first_offset:
-                return TimestampOffset(record_ms, offset, header.leader_epoch)
-        return None
-
-
-def batch_for_time(segments: Sequence[Segment], timestamp_ms: int, first_offset: int) -> TimedBatch | None:
-    """See PartitionLog.batch_for_timestamp."""
-    for segment in segments[index_of(segments, first_offset) :]:
-        if segment.latest_timestamp_ms < timestamp_ms:
-            continue
-        for position, header in segment.headers_since(timestamp_ms, first_offset):
-            if header.max_timestamp_ms >= timestamp_ms and header.last_offset >= first_offset:
-                payload = segment.file.read_at(position + HEADER_BYTES, header.size_bytes - HEADER_BYTES)
-                return TimedBatch(header, payload, timestamp_ms, first_offset)
-    return None
-
-
 class Appended(msgspec.Struct, frozen=True, gc=False):
     """`base_offset` to `last_offset` are the records'. `duplicate`: they were in the log before, and nothing was
     written. `log_append_time_ms` is -1 where the records keep their own time."""
@@ -232,6 +156,26 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     log_append_time_ms: int = NO_TIMESTAMP
     size_bytes: int = 0
     duplicate: bool = False
+
+
+class Removal(msgspec.Struct, frozen=True, eq=False):
+    """The removal of segments' files. A directory that is not there has been deleted with them."""
+
+    disk: Disk
+    directory: str
+    segments: tuple[Segment, ...]
+    is_all: bool = False
+
+    def __call__(self) -> None:
+        try:
+            if self.is_all:  # the file that takes its place must be there first
+                self.disk.sync_names(self.directory)
+            for segment in self.segments:
+                segment.remove()
+                # One by one: a crash that took a later one and gave back an earlier one would leave a gap.
+                self.disk.sync_names(self.directory)
+        except FileNotFoundError:
+            return
 
 
 NO_EPOCHS = LeaderEpochs()
@@ -265,6 +209,7 @@ class PartitionLog:
         "_disk",
         "_held",
         "_keep_recovery_point",
+        "_let_go",
         "_new_names",
         "_now_ms",
         "_producers",
@@ -305,6 +250,7 @@ class PartitionLog:
         self.health = health or Health(directory)
         self._disk = disk
         self._now_ms = now_ms
+        self._let_go: list[Segment] | None = None
         self._keep_recovery_point = keep_recovery_point or _keep_nothing
         self._open(known or LogCheckpoint())
 
@@ -773,25 +719,52 @@ class PartitionLog:
     @on_disk
     @or_offline
     def apply_retention(self, high_watermark: int) -> int:
-        """Deletes the segments that the settings let go, the oldest first. How many. Forgets producers, too."""
+        """`let_go`, and the removal of what it let go. How many segments."""
+        count, removal = self.let_go(high_watermark)
+        if removal is not None:
+            removal()
+            self._new_names = False  # the removal has synced them, and nothing was made meanwhile
+            self.removed(removal)
+        return count
+
+    @on_disk
+    @or_offline
+    def let_go(self, high_watermark: int) -> tuple[int, Removal | None]:
+        """Forget the segments that the settings let go, the oldest first, and producers, too. How many, and what
+        removes their files, on any thread, before anything else is made in the log directory. `removed` takes it when
+        that is done; if it was not, it is the next one's to do: a gap must not be left."""
         now_ms = self._now_ms()
         if self._producers is not None:
             self._producers.expire(now_ms, self.settings.producer_id_expiration_ms)
         count = deletable(self._segments, self.log_start_offset, high_watermark, self.settings, now_ms)
         if count == len(self._segments):
             self._roll(self.log_end_offset)
-            # What is to be deleted is all there is: the file that takes its place must be there first.
-            self._sync_names()
         if count:
-            for segment in self._segments[:count]:
-                self._remove(segment)
-                # One by one: a crash that took a later one and gave back an earlier one would leave a gap.
-                self._sync_names()
+            going = self._segments[:count]
             del self._segments[:count]
+            self._let_go = [*(self._let_go or ()), *going]
             first = self._segments[0].base_offset
             self.log_start_offset = max(self.log_start_offset, first)
             self.recovery_point = max(self.recovery_point, first)
             self.epochs.truncate_from_start(self.log_start_offset)
         elif len(self._segments) > 1:
             self._segments[0].unload()
-        return count
+        return count, self._removal(self._let_go) if self._let_go else None
+
+    def _removal(self, segments: Sequence[Segment]) -> Removal:
+        return Removal(self._disk, self.directory, tuple(segments), self._new_names)
+
+    @property
+    def has_files_to_remove(self) -> bool:
+        """Whether segments were let go whose removal was not done."""
+        return bool(self._let_go)
+
+    def removed(self, removal: Removal) -> None:
+        """The files are off the disk."""
+        self._let_go = [one for one in self._let_go or () if one not in removal.segments] or None
+
+    @on_disk
+    @or_offline
+    def not_removed(self, error: OSError) -> None:
+        """Take the directory offline, by what a removal raised."""
+        raise error

@@ -656,3 +656,32 @@ class Segment:
     @property
     def time_entries(self) -> int:
         return 0 if self._times is None else len(self._times)
+
+
+def index_of(segments: Sequence[Segment], offset: int) -> int:
+    """The segment that holds `offset`: the last that begins at or before it."""
+    if offset >= segments[-1].base_offset:
+        return len(segments) - 1
+    return max(bisect_right(segments, offset, key=lambda one: one.base_offset) - 1, 0)
+
+
+def range_from(
+    segments: Sequence[Segment], offset: int, max_bytes: int, up_to: int, whole_first_batch: bool
+) -> FileRange:
+    """See PartitionLog.read; `offset` is within the log, or its end."""
+    index = index_of(segments, offset)
+    while True:
+        segment = segments[index]
+        start = segment.position_of(offset)
+        end = segment.position_of(up_to) if up_to < segment.next_offset else segment.size_bytes
+        is_last = index == len(segments) - 1
+        if start < end or is_last or up_to <= segment.next_offset:
+            break
+        index += 1
+    length = max(end - start, 0)
+    if length <= max_bytes:
+        return segment.range(start, length)
+    complete = segment.last_batch_end(start, start + max_bytes) - start
+    if complete:
+        return segment.range(start, complete, max_bytes - complete)
+    return segment.range(start, max(max_bytes, segment.batch_bytes(start) if whole_first_batch else 0))

@@ -12,15 +12,15 @@ its name.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 from controller.storage.batches import BatchHeader, Bytes
 from controller.storage.disk import File, Health, is_shortage, on_disk
 from controller.storage.errors import LogOffline, OutOfResources, StorageError
-from controller.storage.log import PartitionLog, index_of
-from controller.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_path
+from controller.storage.log import PartitionLog, Removal
+from controller.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, index_of, segment_path
 from controller.storage.tiers import COPYING, INDEX_SUFFIXES, HddStore, LogTiers, Unavailable, move
 from controller.storage.transactions import TXN_INDEX_SUFFIX
 from statemachines.log_segment import ON_SSD, SegmentState
@@ -77,6 +77,15 @@ class TieredLog(PartitionLog):
             # The one on the SSD that takes its place may have its name, and no other. That is to be there first.
             self._disk.sync_names(self.directory)
         self.tiers.remove(segment)
+
+    def _removal(self, segments: Sequence[Segment]) -> Removal:
+        """At once: the tiers are the log's thread's."""
+        self._sync_names()
+        for segment in segments:
+            self._remove(segment)
+            self._sync_names()
+        self._let_go = None
+        return Removal(self._disk, self.directory, ())
 
     def _before_cut(self, end: int) -> None:
         self.tiers.truncating(max(end, 0))
