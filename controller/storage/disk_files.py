@@ -52,12 +52,14 @@ class Closing:
         # Unlike a lock, its put may come in the middle of another put: files are let go by the collector, too.
         self._waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._beginning = threading.Lock()
 
     def begin(self) -> None:
-        """From here on descriptors are closed on the thread. Safe to call twice."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="disk-closing", daemon=True)
-            self._thread.start()
+        """From here on descriptors are closed on the thread. Safe to call twice, on any thread but in a finalizer."""
+        with self._beginning:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="disk-closing", daemon=True)
+                self._thread.start()
 
     def close(self, fd: int) -> None:
         """Soon; at once, as long as nothing was removed. May be called by a finalizer."""
