@@ -38,7 +38,7 @@ from controller.labs.latency.workload import (
     read_workload_file,
     topics_of,
 )
-from tests.benchmarks.common import ROOT, CouldNotRun, add_count, circumstances
+from tests.benchmarks.common import ROOT, CouldNotRun, add_count, add_output, circumstances, note, plots_needed, show
 
 READY_LIMIT_S = 30.0
 ARRIVALS = ("constant", "poisson", "trogdor")
@@ -198,18 +198,33 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="a running cluster; its replication is not observed")
     parser.add_argument("--spec", type=Path, metavar="FILE", help="workload: a JSON specification of Trogdor's")
-    parser.add_argument("--seconds", type=number(0.0), default=10.0, metavar="S", help="length of the workload (10)")
+    parser.add_argument(
+        "--seconds", type=number(0.0), metavar="S", help="length of the workload (10) or of the model's runs (2)"
+    )
     parser.add_argument("--arrivals", choices=ARRIVALS, default="poisson", help="when records are due (poisson)")
     parser.add_argument("--no-proxy", action="store_true", help="end-to-end latency and throughput alone, no proxies")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--calibrate", choices=("camerlengo", "kafka"), help="measure a broker's service times instead")
+    parser.add_argument(
+        "--model",
+        metavar="E1,...",
+        help="run the published experiments on the queueing model instead: E1 to E7, or all",
+    )
+    parser.add_argument(
+        "--times",
+        default="kafka",
+        metavar="NAME|FILE",
+        help="the model's service times: kafka (default), camerlengo, FILE",
+    )
+    add_count(parser, "--threads", None, "the model's request threads of a broker (8 with kafka, 1 otherwise)")
+    add_output(parser, plots="latency-partitions.png and latency-load.png")
     parser.add_argument("--quick", action="store_true", help="one second, and a smaller cluster")
     add_count(parser, "--brokers", 3, "brokers of the cluster that is started")
     add_count(parser, "--rate", 2_000, "records a second, without --spec")
     add_count(parser, "--seed", 1, "seed of payloads and arrivals", 0)
 
 
-def needs(_arguments: argparse.Namespace) -> Iterable[Need]:
-    return CLIENTS
+def needs(arguments: argparse.Namespace) -> Iterable[Need]:
+    return plots_needed(arguments) if arguments.model is not None else CLIENTS
 
 
 def default_workload(rate: int, replicas: int) -> Workload:
@@ -221,8 +236,13 @@ def default_workload(rate: int, replicas: int) -> Workload:
 
 def run(arguments: argparse.Namespace) -> int:
     load = os.getloadavg()[0]
+    if arguments.model is not None:
+        return _model(arguments, load)
+    if arguments.calibrate is not None:
+        return _calibrate(arguments, load)
     if arguments.quick:
         arguments.seconds, arguments.brokers = 1.0, 1
+    arguments.seconds = arguments.seconds or 10.0
     replicas = min(3, arguments.brokers)
     try:
         spec = arguments.spec
@@ -231,7 +251,32 @@ def run(arguments: argparse.Namespace) -> int:
         raise CouldNotRun(str(error)) from error
     found = _measured(arguments, workload)
     figures = summary(found) | {"circumstances": circumstances(load)}
-    print(json.dumps(figures, indent=1) if arguments.json else _text(figures))
+    show(arguments, figures, _text(figures))
+    return 0
+
+
+def _model(arguments: argparse.Namespace, load: float) -> int:
+    from controller.labs.latency.experiments import EXPERIMENTS
+    from tests.benchmarks.latency_model import draw, experiments, shape_of, text_of
+
+    names = [*EXPERIMENTS] if arguments.model == "all" else arguments.model.split(",")
+    seconds = arguments.seconds or (0.5 if arguments.quick else 2.0)
+    found = experiments(names, shape_of(arguments.times, arguments.threads), seconds, os.cpu_count() or 1)
+    if arguments.plots is not None:
+        draw(arguments.plots, found)
+    where = circumstances(load)
+    show(arguments, found | {"circumstances": where}, f"{text_of(found)}\n{where}")
+    return 0
+
+
+def _calibrate(arguments: argparse.Namespace, load: float) -> int:
+    from tests.benchmarks.latency_calibrate import calibrate
+
+    times, points = calibrate(arguments.calibrate, 0.1 if arguments.quick else 1.0)
+    print(msgspec.json.encode(times).decode())
+    for name, rows in points.items():
+        note(f"{name}: " + "; ".join(f"{row[1:]} {cost:.1f} µs" for row, cost in rows))
+    note(circumstances(load))
     return 0
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from controller.cli.main import main
+from controller.labs.latency.service_times import MEASURED
 
 
 @pytest.mark.parametrize("brokers", [1, 3])
@@ -34,3 +37,18 @@ def test_a_running_cluster_is_measured_without_its_replication(capsys: pytest.Ca
 def test_a_workload_that_cannot_be_read_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "latency", "--spec", "/no/such/file.json"]) == 3
     assert "/no/such/file.json" in capsys.readouterr().err
+
+
+def test_an_experiment_runs_on_the_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    times = tmp_path / "times.json"
+    times.write_bytes(msgspec.json.encode(MEASURED["camerlengo"]))
+    assert main(["lab", "latency", "--model", "E5", "--quick", "--times", str(times), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["E5"]["largest difference"] <= 0.05
+
+
+@pytest.mark.parametrize(
+    ("words", "named"), [(["--model", "E99"], "E99"), (["--model", "E5", "--times", "/no/file"], "/no/file")]
+)
+def test_what_the_model_cannot_run_is_named(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "latency", *words]) == 3
+    assert named in capsys.readouterr().err

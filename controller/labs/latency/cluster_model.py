@@ -1,0 +1,479 @@
+"""A queueing model of brokers, replication and consumers in virtual time: where records wait, and for how long.
+
+A broker is one queue with `threads` servers. Service times are measured (`ServiceTimes`). That of a request is known
+when it arrives, so a request is two events: its arrival and the end of its service. Followers and consumers fetch as
+Kafka's do: one fetch is outstanding, in a session of all partitions that they read from a broker; a fetch that finds
+nothing waits; the next fetch of a follower says what it has. Records exist as batches. The latencies of the records
+within one are computed from the times at which they were sent. Nothing fails here.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+
+class ServiceTimes(msgspec.Struct, frozen=True):
+    """CPU time in µs. A produce: for the request, for each of its partitions, for each byte. A fetch: for the request,
+    for each partition of its session, for each that has records, for each byte. `follow`: what a follower does with a
+    response and for its next fetch. `send_us`: of a producer's application for a record; `sender_us`: of its sender
+    thread for a request. `poll_us`: of a consumer for a record."""
+
+    produce_us: float
+    produce_partition_us: float
+    produce_byte_us: float
+    fetch_us: float
+    fetch_session_us: float
+    fetch_partition_us: float
+    fetch_byte_us: float
+    follow_us: float
+    follow_partition_us: float
+    follow_byte_us: float
+    send_us: float
+    sender_us: float
+    poll_us: float
+
+    def produce_s(self, partitions: int, size_bytes: int) -> float:
+        work_us = self.produce_us + self.produce_partition_us * partitions + self.produce_byte_us * size_bytes
+        return work_us / 1e6
+
+    def fetch_s(self, session: int, partitions: int, size_bytes: int) -> float:
+        found_us = self.fetch_partition_us * partitions + self.fetch_byte_us * size_bytes
+        return (self.fetch_us + self.fetch_session_us * session + found_us) / 1e6
+
+    def follow_s(self, partitions: int, size_bytes: int) -> float:
+        return (self.follow_us + self.follow_partition_us * partitions + self.follow_byte_us * size_bytes) / 1e6
+
+
+class ClusterShape(msgspec.Struct, frozen=True):
+    """`same_zone_ms` and `between_zones_ms`: one way. `network_bytes_s`: what a broker sends in a second."""
+
+    times: ServiceTimes
+    brokers: int = 9
+    zones: int = 3
+    threads: int = 1
+    fetchers: int = 1
+    same_zone_ms: float = 0.1
+    between_zones_ms: float = 0.35
+    network_bytes_s: float = 1.25e9
+
+
+class VirtualTime:
+    """Events in order of time, then of their making. Seconds."""
+
+    __slots__ = ("_events", "_number", "now_s")
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._number = 0
+
+    def at(self, time_s: float, call: Callable[..., None], *words: Any) -> None:
+        self._number += 1
+        heapq.heappush(self._events, (time_s, self._number, call, words))
+
+    def run_until(self, end_s: float) -> int:
+        """Return the number of events that ran."""
+        events, pop = self._events, heapq.heappop
+        before = len(events) - self._number
+        while events and events[0][0] <= end_s:
+            self.now_s, _, call, words = pop(events)
+            call(*words)
+        self.now_s = end_s
+        return self._number - len(events) + before
+
+
+class Station:
+    """A queue, first come first served, with some servers. `busy_s`: service given."""
+
+    __slots__ = ("_free_s", "busy_s")
+
+    def __init__(self, servers: int) -> None:
+        self._free_s = [0.0] * servers
+        self.busy_s = 0.0
+
+    def busy_until(self, now_s: float) -> float:
+        """Service given until now, of one server on average."""
+        waiting_s = sum(max(free_s - now_s, 0.0) for free_s in self._free_s)
+        return (self.busy_s - waiting_s) / len(self._free_s)
+
+    def submit(self, now_s: float, service_s: float) -> float:
+        """Return when the service ends."""
+        free_s = self._free_s
+        self.busy_s += service_s
+        if len(free_s) == 1:
+            end_s = free_s[0] = max(now_s, free_s[0]) + service_s
+            return end_s
+        end_s = max(now_s, free_s[0]) + service_s
+        heapq.heapreplace(free_s, end_s)
+        return end_s
+
+
+class BrokerModel:
+    __slots__ = ("number", "produces", "received_bytes", "sent_bytes", "station", "waited_s", "wire", "zone")
+
+    def __init__(self, number: int, shape: ClusterShape) -> None:
+        self.number = number
+        self.zone = number % shape.zones
+        self.station = Station(shape.threads)
+        self.wire = Station(1)
+        self.produces = 0
+        self.waited_s = 0.0
+        """Of all produce requests, in the queue."""
+        self.received_bytes = 0
+        """To its logs: from producers and from leaders."""
+        self.sent_bytes = 0
+        """From its logs: to consumers and to followers."""
+
+
+class BatchModel:
+    """`count` records, the first sent at `first_s`, each of the others `gap_s` after the one before."""
+
+    __slots__ = (
+        "appended_s",
+        "bytes_end",
+        "committed_s",
+        "count",
+        "end",
+        "first_s",
+        "gap_s",
+        "partition",
+        "request",
+        "requested_s",
+        "size_bytes",
+    )
+
+    def __init__(self, partition: PartitionModel, first_s: float, gap_s: float) -> None:
+        self.partition = partition
+        self.first_s = first_s
+        self.gap_s = gap_s
+        self.count = self.size_bytes = self.end = self.bytes_end = 0
+        self.requested_s = self.appended_s = self.committed_s = 0.0
+        self.request: ProduceModel | None = None
+
+
+class ProduceModel:
+    """A produce request. `unsettled`: batches that the acknowledgement waits for."""
+
+    __slots__ = ("batches", "broker", "producer", "size_bytes", "unsettled")
+
+    def __init__(self, producer: Acknowledged, broker: BrokerModel, batches: list[BatchModel]) -> None:
+        self.producer = producer
+        self.broker = broker
+        self.batches = batches
+        self.size_bytes = sum(batch.size_bytes for batch in batches)
+        self.unsettled = len(batches)
+
+
+class Acknowledged(Protocol):
+    zone: int
+    acks_all: bool
+
+    def acknowledged(self, request: ProduceModel) -> None: ...
+
+
+class PartitionModel:
+    __slots__ = (
+        "bystander",
+        "bytes_end",
+        "consumer",
+        "end",
+        "followers",
+        "high_watermark",
+        "leader",
+        "positions",
+        "readable",
+        "uncommitted",
+    )
+
+    def __init__(self, leader: BrokerModel, *, bystander: bool = False) -> None:
+        self.leader = leader
+        self.bystander = bystander
+        self.end = self.bytes_end = self.high_watermark = 0
+        self.followers: list[FetchModel] = []
+        self.positions: dict[FetchModel, int] = {}
+        self.consumer: FetchModel | None = None
+        self.uncommitted: deque[BatchModel] = deque()
+        self.readable: deque[BatchModel] = deque()
+
+
+class FetchModel:
+    """A follower's or a consumer's fetches from one leader: one is outstanding. `at_s`: when the latest one came."""
+
+    __slots__ = ("acked", "asked_s", "fresh", "is_follower", "leader", "one_way_s", "read_bytes", "session", "station")
+
+    def __init__(self, leader: BrokerModel, station: Station, one_way_s: float, *, is_follower: bool) -> None:
+        self.leader = leader
+        self.station = station
+        self.one_way_s = one_way_s
+        self.is_follower = is_follower
+        self.session = 0
+        self.fresh: dict[PartitionModel, None] = {}
+        self.read_bytes: dict[PartitionModel, int] = {}
+        self.acked: list[tuple[PartitionModel, int]] = []
+        self.asked_s = -1.0
+
+
+class Delivered(msgspec.Struct, gc=False):
+    """A batch at its consumer."""
+
+    bystander: bool
+    first_s: float
+    gap_s: float
+    count: int
+    requested_s: float
+    appended_s: float
+    committed_s: float
+    fetchable_s: float
+    received_s: float
+
+
+RESPONSE_BYTES_MAX = 10 * 1024 * 1024
+
+
+class ClusterModel:
+    """Brokers, partitions and readers; producers hand in their requests by `produce`."""
+
+    def __init__(self, shape: ClusterShape, time: VirtualTime) -> None:
+        self.shape = shape
+        self.time = time
+        self.brokers = [BrokerModel(number, shape) for number in range(shape.brokers)]
+        self.partitions: list[PartitionModel] = []
+        self.delivered: list[Delivered] = []
+        self.fetches = 0
+        self._readers: dict[tuple[str, int, int, int], FetchModel] = {}
+        self._stations: dict[int, Station] = {}
+        self._owners: dict[FetchModel, BrokerModel] = {}
+
+    def one_way_s(self, zone: int, other: int) -> float:
+        shape = self.shape
+        return (shape.same_zone_ms if zone == other else shape.between_zones_ms) / 1_000.0
+
+    def add_topic(
+        self, partitions: int, replicas: int, consumers: int, *, bystander: bool = False
+    ) -> list[PartitionModel]:
+        """Leaders are spread evenly, followers over the other zones. `consumers`, if any, share the partitions."""
+        made = []
+        count = len(self.brokers)
+        for number in range(partitions):
+            leader = self.brokers[number % count]
+            partition = PartitionModel(leader, bystander=bystander)
+            turn = number // count
+            for nth in range(1, replicas):
+                follower = self.brokers[(leader.number + nth + self.shape.zones * (turn * nth)) % count]
+                if follower is leader:
+                    follower = self.brokers[(leader.number + nth) % count]
+                self._follow(partition, follower, turn % self.shape.fetchers)
+            if consumers:
+                self._consume(partition, number % consumers, bystander)
+            made.append(partition)
+        self.partitions += made
+        return made
+
+    def _follow(self, partition: PartitionModel, follower: BrokerModel, fetcher: int) -> None:
+        key = ("follower", partition.leader.number, follower.number, fetcher)
+        reader = self._readers.get(key)
+        if reader is None:
+            one_way_s = self.one_way_s(partition.leader.zone, follower.zone)
+            reader = self._readers[key] = FetchModel(partition.leader, follower.station, one_way_s, is_follower=True)
+            self._owners[reader] = follower
+            self.time.at(one_way_s, self._fetch_arrived, reader)
+        reader.session += 1
+        partition.followers.append(reader)
+        partition.positions[reader] = 0
+        reader.read_bytes[partition] = 0
+
+    def _consume(self, partition: PartitionModel, number: int, bystander: bool) -> None:
+        number += 1_000_000 * bystander
+        key = ("consumer", partition.leader.number, number, 0)
+        reader = self._readers.get(key)
+        if reader is None:
+            station = self._stations.setdefault(number, Station(1))
+            one_way_s = self.one_way_s(partition.leader.zone, number % self.shape.zones)
+            reader = self._readers[key] = FetchModel(partition.leader, station, one_way_s, is_follower=False)
+            self.time.at(one_way_s, self._fetch_arrived, reader)
+        reader.session += 1
+        partition.consumer = reader
+        reader.read_bytes[partition] = 0
+
+    # -- produce
+
+    def produce(self, request: ProduceModel) -> None:
+        one_way_s = self.one_way_s(request.producer.zone, request.broker.zone)
+        self.time.at(self.time.now_s + one_way_s, self._produce_arrived, request)
+
+    def _produce_arrived(self, request: ProduceModel) -> None:
+        service_s = self.shape.times.produce_s(len(request.batches), request.size_bytes)
+        broker = request.broker
+        broker.produces += 1
+        end_s = broker.station.submit(self.time.now_s, service_s)
+        broker.waited_s += end_s - service_s - self.time.now_s
+        self.time.at(end_s, self._appended, request)
+
+    def _appended(self, request: ProduceModel) -> None:
+        now_s = self.time.now_s
+        request.broker.received_bytes += request.size_bytes
+        for batch in request.batches:
+            partition = batch.partition
+            partition.end = batch.end = partition.end + batch.count
+            partition.bytes_end = batch.bytes_end = partition.bytes_end + batch.size_bytes
+            batch.appended_s = now_s
+            batch.request = request
+            partition.uncommitted.append(batch)
+        if not request.producer.acks_all:
+            self._respond(request)
+        for batch in request.batches:
+            for reader in batch.partition.followers:
+                self._has_more(reader, batch.partition)
+            if not batch.partition.followers:
+                self._commit(batch.partition, batch.partition.end)
+
+    def _respond(self, request: ProduceModel) -> None:
+        one_way_s = self.one_way_s(request.producer.zone, request.broker.zone)
+        self.time.at(self.time.now_s + one_way_s, request.producer.acknowledged, request)
+
+    def _commit(self, partition: PartitionModel, offset: int) -> None:
+        """The high watermark moves to `offset`."""
+        now_s = self.time.now_s
+        partition.high_watermark = offset
+        uncommitted = partition.uncommitted
+        while uncommitted and uncommitted[0].end <= offset:
+            batch = uncommitted.popleft()
+            batch.committed_s = now_s
+            if partition.consumer is not None:
+                partition.readable.append(batch)
+            request = batch.request
+            assert request is not None
+            if request.producer.acks_all:
+                request.unsettled -= 1
+                if not request.unsettled:
+                    self._respond(request)
+        if partition.consumer is not None and partition.readable:
+            self._has_more(partition.consumer, partition)
+
+    # -- fetch
+
+    def _has_more(self, reader: FetchModel, partition: PartitionModel) -> None:
+        reader.fresh[partition] = None
+        if reader.asked_s >= 0.0 and len(reader.fresh) == 1:
+            self._serve(reader)  # it waits: only the first partition wakes it
+
+    def _fetch_arrived(self, reader: FetchModel) -> None:
+        self.fetches += 1
+        reader.asked_s = -1.0
+        fresh = len(reader.fresh)
+        service_s = self.shape.times.fetch_s(reader.session, fresh, self._unread_bytes(reader) if fresh else 0)
+        end_s = reader.leader.station.submit(self.time.now_s, service_s)
+        self.time.at(end_s, self._read, reader, self.time.now_s)
+
+    def _serve(self, reader: FetchModel) -> None:
+        """A fetch that waited reads its partitions again."""
+        asked_s, reader.asked_s = reader.asked_s, -1.0
+        service_s = self.shape.times.fetch_s(reader.session, len(reader.fresh), self._unread_bytes(reader))
+        end_s = reader.leader.station.submit(self.time.now_s, service_s)
+        self.time.at(end_s, self._read, reader, asked_s)
+
+    def _unread_bytes(self, reader: FetchModel) -> int:
+        read = reader.read_bytes
+        if reader.is_follower:
+            unread = sum(partition.bytes_end - read[partition] for partition in reader.fresh)
+        else:
+            unread = sum(one.readable[-1].bytes_end - read[one] for one in reader.fresh if one.readable)
+        return min(unread, RESPONSE_BYTES_MAX)
+
+    def _read(self, reader: FetchModel, asked_s: float) -> None:
+        for partition, offset in reader.acked:
+            self._follower_has(reader, partition, offset)
+        reader.acked = []
+        if not reader.fresh:
+            reader.asked_s = asked_s
+            return
+        found, size_bytes = self._taken(reader)
+        leader = reader.leader
+        leader.sent_bytes += size_bytes
+        sent_s = leader.wire.submit(self.time.now_s, size_bytes / self.shape.network_bytes_s)
+        self.time.at(sent_s + reader.one_way_s, self._response_arrived, reader, found, size_bytes, asked_s)
+
+    def _taken(self, reader: FetchModel) -> tuple[list[tuple[PartitionModel, int]], int]:
+        """What a response holds: partitions, each with the offset that it is read up to."""
+        found: list[tuple[PartitionModel, int]] = []
+        size_bytes = 0
+        for partition in list(reader.fresh):
+            if size_bytes >= RESPONSE_BYTES_MAX:
+                break
+            del reader.fresh[partition]
+            if reader.is_follower:
+                offset, end_bytes = partition.end, partition.bytes_end
+            elif partition.readable:
+                offset, end_bytes = partition.high_watermark, partition.readable[-1].bytes_end
+            else:
+                continue
+            size_bytes += end_bytes - reader.read_bytes[partition]
+            reader.read_bytes[partition] = end_bytes
+            found.append((partition, offset))
+        return found, size_bytes
+
+    def _follower_has(self, reader: FetchModel, partition: PartitionModel, offset: int) -> None:
+        partition.positions[reader] = offset
+        reached = min(partition.positions.values())
+        if reached > partition.high_watermark:
+            self._commit(partition, reached)
+
+    def _response_arrived(
+        self, reader: FetchModel, found: list[tuple[PartitionModel, int]], size_bytes: int, asked_s: float
+    ) -> None:
+        now_s = self.time.now_s
+        if reader.is_follower:
+            self._owners[reader].received_bytes += size_bytes
+            end_s = reader.station.submit(now_s, self.shape.times.follow_s(len(found), size_bytes))
+            self.time.at(end_s, self._followed, reader, found)
+            return
+        batches = []
+        for partition, offset in found:
+            readable = partition.readable
+            while readable and readable[0].end <= offset:
+                batches.append(readable.popleft())
+        records = sum(batch.count for batch in batches)
+        end_s = reader.station.submit(now_s, records * self.shape.times.poll_us / 1e6)
+        for batch in batches:
+            self.delivered.append(
+                Delivered(
+                    batch.partition.bystander,
+                    batch.first_s,
+                    batch.gap_s,
+                    batch.count,
+                    batch.requested_s,
+                    batch.appended_s,
+                    batch.committed_s,
+                    max(batch.committed_s, asked_s),
+                    end_s,
+                )
+            )
+        # A consumer fetches what comes next while its application takes what came.
+        self.time.at(now_s + reader.one_way_s, self._fetch_arrived, reader)
+
+    def _followed(self, reader: FetchModel, found: list[tuple[PartitionModel, int]]) -> None:
+        reader.acked = found
+        self.time.at(self.time.now_s + reader.one_way_s, self._fetch_arrived, reader)
+
+
+def latencies_ms(delivered: list[Delivered], *, bystander: bool, from_s: float, to_s: float) -> NDArray[np.float64]:
+    """One row a record sent from `from_s` to `to_s`: the five parts in ms. The parts of a batch differ in `produce`
+    alone."""
+    chosen = [one for one in delivered if one.bystander is bystander and from_s <= one.first_s < to_s]
+    if not chosen:
+        return np.empty((0, 5))
+    stamps = np.array(
+        [(one.requested_s, one.appended_s, one.committed_s, one.fetchable_s, one.received_s) for one in chosen]
+    )
+    counts = np.array([one.count for one in chosen])
+    rows = np.repeat(np.arange(len(chosen)), counts)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    first = np.array([one.first_s for one in chosen])[rows] + within * np.array([one.gap_s for one in chosen])[rows]
+    return np.diff(np.column_stack((first, stamps[rows])), axis=1) * 1_000.0

@@ -1,0 +1,262 @@
+"""Service times for the queueing model of `camerlengo lab latency`, measured on this machine.
+
+Requests of several sizes are sent to a broker one after the other, and the CPU time of all threads of its process is
+read from the kernel (`schedstat`, ns). Each service time is a coefficient of the least squares fit. Clients' times are
+those of Kafka's Java clients if KAFKA_HOME names a Kafka: CPU of runs with different numbers of records and requests.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from controller.broker.settings import Address
+from controller.hosts.local_cluster import LocalCluster
+from controller.labs.latency.cluster_model import ServiceTimes
+from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
+from controller.protocol.fetch import (
+    LATEST_TIMESTAMP,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from controller.protocol.framing import framed
+from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
+from controller.protocol.schema import RequestValue
+from controller.storage.batches import Record, encode_batch
+from tests.benchmarks.common import CouldNotRun, progress
+from tests.interop.kafka import FULL_SPEED, Kafka, KafkaCluster, jars_of
+
+SESSIONS = (1, 100, 400)
+SHAPES = ((1, 1), (1, 31), (1, 120), (8, 4), (8, 31), (32, 4))
+"""(partitions, records of 516 bytes for each) of the produce requests."""
+PARTITIONS = 440
+TOPIC = "calibration"
+FETCHES = ((1, 1), (1, 31), (1, 120), (8, 31), (32, 4))
+ROUNDS = 12
+_ANSWER_LIMIT_S = 20.0
+
+
+class Connection:
+    def __init__(self, at: Address) -> None:
+        self._socket = socket.create_connection(at, _ANSWER_LIMIT_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._stream = self._socket.makefile("rb")
+
+    def ask(self, api: ApiKey, version: int, request: RequestValue) -> Any:
+        frame = encode_request(RequestHeader(api, version, 1, "calibration"), request)
+        return decode_response(api, version, self.exchange(frame))[1]
+
+    def exchange(self, frame: bytes) -> bytes:
+        self._socket.sendall(framed(frame))
+        size = int.from_bytes(self._stream.read(4), "big")
+        return self._stream.read(size)
+
+    def close(self) -> None:
+        self._stream.close()
+        self._socket.close()
+
+
+def cpu_ns(pid: int) -> int:
+    """Of all threads of the process that live, without those of a JVM's compilers."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            if not (task / "comm").read_text().startswith(("C1 ", "C2 ")):
+                total += int((task / "schedstat").read_text().split()[0])
+        except OSError:
+            continue  # the thread has ended
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A request whose cost is measured: its row of the fit, the broker's process, and the call that makes it."""
+
+    row: tuple[float, ...]
+    pid: int
+    ask: Callable[[], object]
+    costs_us: list[float] = field(default_factory=list)
+
+    def measure(self, seconds: float) -> None:
+        """Add the CPU time of a call, over a short block of calls."""
+        before, number, until_s = cpu_ns(self.pid), 0, time.monotonic() + seconds
+        while time.monotonic() < until_s or number < 5:
+            self.ask()
+            number += 1
+        self.costs_us.append((cpu_ns(self.pid) - before) / number / 1e3)
+
+    @property
+    def cost_us(self) -> float:
+        """The lower quartile of the later blocks: others' bursts and a JVM's first seconds count little."""
+        return float(np.quantile(self.costs_us[len(self.costs_us) // 3 :], 0.25))
+
+
+def fitted(rows: Sequence[Sequence[float]], costs_us: Sequence[float]) -> list[float]:
+    """Coefficients that are not negative; errors count by their share, so that large requests do not decide alone."""
+    weights = 1.0 / np.asarray(costs_us)
+    matrix = np.asarray(rows, dtype=float) * weights[:, None]
+    chosen = list(range(matrix.shape[1]))
+    while True:
+        found = np.linalg.lstsq(matrix[:, chosen], np.ones(len(weights)), rcond=None)[0]
+        if (found >= 0).all():
+            break
+        chosen.pop(int(np.argmin(found)))
+    full = np.zeros(matrix.shape[1])
+    full[chosen] = found
+    return [float(one) for one in full]
+
+
+class Calibration:
+    """Of a cluster of two brokers that runs. `seconds`: of each point, in all."""
+
+    def __init__(self, cluster: LocalCluster, kafka: Kafka, seconds: float) -> None:
+        self._cluster = cluster
+        self._kafka = kafka
+        self._seconds = seconds
+        self.points: dict[str, list[tuple[tuple[float, ...], float]]] = {}
+
+    def topic(self, name: str, partitions: int, replicas: int) -> list[int]:
+        """Partitions that broker 1 leads."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        admin = AdminClient({"bootstrap.servers": self._cluster.bootstrap_servers, "log_level": 2})
+        assignment = [[1, 2][:replicas]] * partitions
+        admin.create_topics([NewTopic(name, partitions, replica_assignment=assignment)])[name].result(60.0)
+        until_s = time.monotonic() + 60.0
+        while time.monotonic() < until_s:
+            listed = admin.list_topics(timeout=30.0).topics.get(name)
+            if listed is not None and all(len(one.isrs) == replicas for one in listed.partitions.values()):
+                return list(listed.partitions)
+            time.sleep(0.1)
+        raise CouldNotRun(f"topic {name} was not in sync in 60 s")
+
+    def at(self, broker: int) -> Address:
+        host, _, port = self._cluster.bootstrap_servers.split(",")[broker - 1].rpartition(":")
+        return host, int(port)
+
+    def run(self) -> ServiceTimes:
+        """All points are measured in turn, round by round, so that what drifts changes all of them alike."""
+        pids = {number: child.pid for number, child in self._cluster.brokers.items()}
+        connection = Connection(self.at(1))
+        self.topic(TOPIC, PARTITIONS, 1)
+        self.topic(TOPIC + "-2", 32, 2)
+        produce = [self._produced(connection, pids[1], *shape, 1) for shape in SHAPES]
+        follow = [self._produced(connection, pids[2], *shape, 2) for shape in SHAPES]
+        fetch = [self._fetched(connection, pids[1], *shape) for shape in FETCHES]
+        empty = Connection(self.at(1))
+        session = [self._session(empty, pids[1], count) for count in SESSIONS]
+        families = {"produce": produce, "fetch": fetch, "fetch session": session, "follow": follow}
+        for number in range(ROUNDS):
+            progress(f"round {number + 1} of {ROUNDS}")
+            for points in families.values():
+                for point in points:
+                    point.measure(self._seconds / ROUNDS)
+        connection.close()
+        empty.close()
+        fits = {}
+        for name, points in families.items():
+            self.points[name] = [(point.row, point.cost_us) for point in points]
+            fits[name] = fitted([point.row for point in points], [point.cost_us for point in points])
+        clients = java_clients(self._kafka, self._cluster.bootstrap_servers)
+        request_us, partition_us, byte_us = fits["fetch"]
+        fetches = [request_us, fits["fetch session"][1], partition_us, byte_us]
+        return ServiceTimes(*[*fits["produce"], *fetches, *fits["follow"], *clients])
+
+    def _produced(self, connection: Connection, pid: int, partitions: int, records: int, replicas: int) -> Point:
+        random, now_ms = np.random.default_rng(1), int(time.time() * 1_000)  # old records would be deleted
+        batch = encode_batch([Record(number, now_ms, b"key0", random.bytes(512)) for number in range(records)])
+        parts = tuple(ProducePartition(index, batch) for index in range(partitions))
+        topic = TOPIC if replicas == 1 else TOPIC + "-2"
+        value = ProduceRequest(1 if replicas == 1 else -1, 10_000, (ProduceTopic(topic, parts),))
+        frame = encode_request(RequestHeader(ApiKey.PRODUCE, 8, 1, "calibration"), value)
+        _, answer = decode_response(ApiKey.PRODUCE, 8, connection.exchange(frame))
+        wrong = {one.error_code for one in cast(ProduceResponse, answer).responses[0].partition_responses} - {0}
+        if wrong:
+            raise CouldNotRun(f"a produce of the calibration failed with error {wrong}")
+        row = (1.0, float(partitions), float(partitions * len(batch)))
+        return Point(row, pid, lambda: connection.exchange(frame))
+
+    def _fetched(self, connection: Connection, pid: int, partitions: int, records: int) -> Point:
+        """From the partitions that the produce requests have filled: from the start, up to a number of bytes."""
+        limit = records * 530
+        parts = tuple(FetchPartition(index, 0, limit) for index in range(partitions))
+        value = FetchRequest(0, 1, (FetchTopic(TOPIC, parts),))
+        frame = encode_request(RequestHeader(ApiKey.FETCH, 11, 1, "calibration"), value)
+        size = len(connection.exchange(frame))
+        return Point((1.0, float(partitions), float(size)), pid, lambda: connection.exchange(frame))
+
+    def _session(self, connection: Connection, pid: int, partitions: int) -> Point:
+        """Incremental fetches of a session of idle partitions: nothing is found."""
+        ends = self._ends(connection, range(PARTITIONS - partitions, PARTITIONS))
+        asked = tuple(FetchPartition(index, ends[index], 1_000) for index in ends)
+        begin = FetchRequest(0, 0, (FetchTopic(TOPIC, asked),), session_epoch=0)
+        session = cast(FetchResponse, connection.ask(ApiKey.FETCH, 11, begin)).session_id
+        epoch = 0
+
+        def again() -> None:
+            nonlocal epoch
+            epoch += 1
+            value = FetchRequest(0, 0, (), session_id=session, session_epoch=epoch)
+            connection.exchange(encode_request(RequestHeader(ApiKey.FETCH, 11, 1, "calibration"), value))
+
+        return Point((1.0, float(partitions)), pid, again)
+
+    def _ends(self, connection: Connection, partitions: Sequence[int]) -> dict[int, int]:
+        asked = tuple(ListOffsetsPartition(index, LATEST_TIMESTAMP) for index in partitions)
+        answer = connection.ask(ApiKey.LIST_OFFSETS, 5, ListOffsetsRequest((ListOffsetsTopic(TOPIC, asked),)))
+        return {one.partition_index: one.offset for one in answer.topics[0].partitions}
+
+
+def java_clients(kafka: Kafka, bootstrap: str) -> tuple[float, float, float]:
+    """µs of Kafka's Java clients: of an application and producer for a record, of the sender for a request, of a
+    consumer for a record. Kafka's performance tools, whose CPU beyond that of a short run counts."""
+
+    def cpu_s(main: str, *words: str) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = kafka.run(main, *words)
+        if done.status:
+            raise CouldNotRun(f"{main} ended with {done.status}: {done.err[-1_000:]}")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    def produce_s(records: int, *settings: str) -> float:
+        words = ("--topic", TOPIC, "--num-records", str(records), "--record-size", "512", "--throughput", "-1")
+        properties = ("--producer-props", f"bootstrap.servers={bootstrap}", "acks=1", *settings)
+        return cpu_s("org.apache.kafka.tools.ProducerPerformance", *words, *properties)
+
+    batched, single = ("batch.size=16384", "linger.ms=5"), ("batch.size=1", "linger.ms=0")
+    short_s = produce_s(2_000, *batched)
+    send_us = (produce_s(302_000, *batched) - short_s) / 300_000 * 1e6
+    sender_us = max((produce_s(42_000, *single) - short_s) / 40_000 * 1e6 - send_us, 0.0)
+    consume = ("kafka.tools.ConsumerPerformance", "--topic", TOPIC, "--bootstrap-server", bootstrap, "--messages")
+    few_s, many_s = (cpu_s(*consume, str(count), "--timeout", "20000") for count in (2_000, 202_000))
+    return send_us, sender_us, (many_s - few_s) / 200_000 * 1e6
+
+
+def calibrate(system: str, seconds: float) -> tuple[ServiceTimes, dict[str, Any]]:
+    """`system`: "camerlengo" or "kafka". The service times, and the measured points."""
+    settings = {"log.segment.delete.delay.ms": "1000"}
+    try:
+        jars = jars_of(os.environ.get("KAFKA_HOME"))
+    except ValueError as error:
+        raise CouldNotRun(f"{error}; its Java clients are measured") from error
+    with tempfile.TemporaryDirectory() as folder:
+        kafka = Kafka(jars, Path(folder), FULL_SPEED)
+        kafkas = KafkaCluster(kafka, 2, zookeeper_jars=None, settings=settings) if system == "kafka" else None
+        with kafkas or LocalCluster(2, settings=settings) as cluster:
+            found = Calibration(cluster, kafka, seconds)
+            return found.run(), dict(found.points)

@@ -1,0 +1,99 @@
+"""The queueing model against what is known without it: formulas, counts, bounds, and that a seed determines all."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from controller.labs.latency.cluster_model import ClusterModel, ClusterShape, ServiceTimes, Station, VirtualTime
+from controller.labs.latency.experiments import fixed_load, load_sweep, replication, simulate
+from controller.labs.latency.producer_model import ProducerLoad, ProducerModel
+from controller.labs.latency.service_times import MEASURED, THREADS
+
+FREE = ServiceTimes(*[*[0.0] * 10, 1.0, 0.0, 0.0])
+"""Only the application of a producer takes time."""
+
+
+def test_a_queue_waits_as_the_formula_for_one_server_says() -> None:
+    """M/M/1: the mean wait is the mean service by busy/idle."""
+    random, station = Random(1), Station(1)
+    now_s, waited_s, number = 0.0, 0.0, 200_000
+    for _ in range(number):
+        now_s += random.expovariate(0.7)
+        service_s = random.expovariate(1.0)
+        waited_s += station.submit(now_s, service_s) - service_s - now_s
+    assert waited_s / number == pytest.approx(0.7 / 0.3, rel=0.05)
+    assert station.busy_until(now_s) / now_s == pytest.approx(0.7, rel=0.02)
+
+
+def test_several_servers_share_a_queue() -> None:
+    station = Station(2)
+    assert [station.submit(0.0, 1.0) for _ in range(4)] == [1.0, 1.0, 2.0, 2.0]
+    assert station.submit(5.0, 1.0) == 6.0
+
+
+def test_parts_of_a_record_that_nothing_delays_are_the_network() -> None:
+    """One zone, no service times: produce is linger, the others are trips of 1 ms."""
+    shape = ClusterShape(FREE, brokers=3, zones=1, same_zone_ms=1.0)
+    load = ProducerLoad(1, 10.0, linger_ms=5.0, trogdor=False)
+    found = simulate(shape, load, partitions=3, consumers=1, seconds=5.0).latency_ms
+    assert len(found) == 50
+    means = found.mean(axis=0)
+    assert means[0] == pytest.approx(5.0, abs=0.01)
+    assert means[1] == pytest.approx(1.0, abs=0.01)
+    assert means[2] == pytest.approx(2.0, abs=0.01)  # to the follower, and its next fetch
+    assert means[3] == pytest.approx(0.0, abs=0.01)
+    assert means[4] == pytest.approx(1.0, abs=0.01)
+
+
+def test_batches_are_full_or_linger_or_flushed() -> None:
+    time = VirtualTime()
+    cluster = ClusterModel(ClusterShape(FREE, brokers=3), time)
+    topic = cluster.add_topic(3, 1, 1)
+    load = ProducerLoad(1, 1_000.0, linger_ms=50.0)
+    producer = ProducerModel(cluster, load, topic, 0, Random(1))
+    time.run_until(10.0)
+    counts = [one.count for one in cluster.delivered]
+    assert set(counts) == {31, 100 - 3 * 31}  # bursts of 100 records, flushed
+    assert sum(counts) == producer.acknowledged_records == pytest.approx(10_000, abs=100)
+
+
+def test_a_producer_stops_at_its_limits_in_flight() -> None:
+    time = VirtualTime()
+    cluster = ClusterModel(ClusterShape(FREE, brokers=1, zones=1, same_zone_ms=500.0), time)
+    topic = cluster.add_topic(1, 1, 1)
+    producer = ProducerModel(cluster, ProducerLoad(1, 0.0, in_flight=5), topic, 0, Random(1))
+    time.run_until(0.9)
+    assert producer.requests == 5
+    time.run_until(20.0)
+    assert producer.acknowledged_records <= 19 * 5 * 31 + 31
+
+
+def test_a_seed_determines_a_run_and_everything_is_delivered() -> None:
+    shape = ClusterShape(MEASURED["kafka"], threads=THREADS["kafka"])
+    runs = [simulate(shape, fixed_load(30), warm_s=0.2, seconds=0.5, seed=seed) for seed in (1, 1, 2)]
+    assert np.array_equal(runs[0].latency_ms, runs[1].latency_ms)
+    assert not np.array_equal(runs[0].latency_ms[:100], runs[2].latency_ms[:100])
+    assert len(runs[0].latency_ms) == pytest.approx(0.5 * fixed_load(30).records_s * 30, rel=0.02)
+    assert (runs[0].latency_ms >= -1e-9).all()
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_more_idle_partitions_cost_more_latency(threads: int) -> None:
+    shape = ClusterShape(MEASURED["kafka"], threads=threads)
+    load = ProducerLoad(9, 500.0, trogdor=False)
+    few, many = (simulate(shape, load, partitions=count, seconds=1.0).quantile(0.99) for count in (108, 20_000))
+    assert many > few * 1.02
+
+
+def test_brokers_write_and_read_as_the_formula_says() -> None:
+    found = replication(ClusterShape(MEASURED["kafka"], threads=8), 0.5)
+    assert found["largest difference"] <= 0.05
+
+
+def test_waiting_grows_as_busy_by_idle() -> None:
+    found = load_sweep(ClusterShape(MEASURED["camerlengo"], brokers=1, zones=1), 1.0)
+    assert found["produce alone"]["R^2"] >= 0.95
+    assert found["produce alone"]["ms = a + b * busy/idle"][1] > 0
