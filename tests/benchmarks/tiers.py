@@ -14,6 +14,7 @@ from typing import Any
 
 from controller.cli.values import integer
 from controller.cli.workers import each_seed
+from controller.labs.tiers.devices import HDD_CURVE
 from controller.labs.tiers.figures import Case, Figures, LabMeasurement, LabRun, figures
 from controller.labs.tiers.physical import PhysicalUnavailable, Rig, physical_load
 from controller.labs.tiers.simulation import LabBroker
@@ -62,6 +63,7 @@ TABLES = {
     "tiers, lagging only": (Case.Lagging, LAGGING_COLUMNS),
     "tiers, real-time and lagging": (Case.Both, BOTH_COLUMNS),
 }
+GRADIENT = "tiers, concurrent readers"
 AGREEMENT, SCALES = "tiers, physical and simulated", "tiers, two scales"
 COMPARED = (
     "cold read mean ms",
@@ -92,7 +94,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs: a minute, 3 with --physical")
     add_count(parser, "--seed", 1, "seed of the simulation", least=0)
     parser.add_argument("--cache-mb", type=_cache_mb, default=128, metavar="N", help="physical page cache (128)")
-    add_output(parser, "latencies, shares and disk writes as plots", page=PAGE, tables=[*TABLES, AGREEMENT, SCALES])
+    add_output(
+        parser, "latencies, shares and disk writes as plots", page=PAGE, tables=[*TABLES, AGREEMENT, SCALES, GRADIENT]
+    )
 
 
 def _cache_mb(text: str) -> int:
@@ -149,6 +153,22 @@ def physical(load: LabWorkload, cells: Sequence[LabRun], seed: int) -> dict[LabR
     except (PhysicalUnavailable, OSError) as error:
         raise CouldNotRun(str(error)) from error
     return found
+
+
+def gradient(load: LabWorkload) -> Iterator[list[str]]:
+    """Yield the MB/s of concurrent readers of one throttled device, in the unit of the published scale."""
+    published = LabWorkload()
+    yield ["readers", "HDD as published", "HDD measured", "SSD model", "SSD measured"]
+    try:
+        with Rig(load) as rig:
+            for readers, as_published in HDD_CURVE:
+                progress(f"physical: {readers} readers")
+                hdd = rig.concurrent_reads("hdd", readers) * published.hdd.bandwidth / load.hdd.bandwidth
+                ssd = rig.concurrent_reads("ssd", readers) * published.ssd.bandwidth / load.ssd.bandwidth
+                model = published.ssd.bandwidth / 1e6
+                yield [str(readers), *(f"{each:.0f}" for each in (as_published, hdd, model, ssd))]
+    except (PhysicalUnavailable, OSError) as error:
+        raise CouldNotRun(str(error)) from error
 
 
 def with_ratios(found: Mapping[LabRun, Figures]) -> dict[LabRun, Figures]:
@@ -221,6 +241,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.quick:
             load = replace(load, warm_s=6.0, measured_s=5.0)
         cells = runs([Flush.Rate], [Case.RealTime, Case.Both]) if arguments.quick else runs()
+        written[GRADIENT] = [*gradient(load)]
         measured = physical(load, cells, arguments.seed)
         real = with_ratios({run: figures([each], load.chunk, load.measured_s) for run, each in measured.items()})
         model = with_ratios(
@@ -248,7 +269,7 @@ def run(arguments: argparse.Namespace) -> int:
     progress("")
     where = circumstances(before)
     if arguments.page is not None:
-        for name in written.keys() & {*TABLES, AGREEMENT, SCALES}:
+        for name in written.keys() & {*TABLES, AGREEMENT, SCALES, GRADIENT}:
             put_table(arguments.page, name, markdown(written[name][0], written[name][1:]))
     ratios = "\n".join(f"{name}: {value:.3g}" for name, value in load.ratios().items())
     parts = [f"{name}\n{aligned(lines)}" for name, lines in written.items()]

@@ -132,3 +132,13 @@ def test_cgroups_of_killed_runs_are_removed_by_the_next() -> None:
     stale.mkdir()
     physical.remove_stale_cgroups()
     assert not stale.exists()
+
+
+@on_devices
+def test_a_throttled_hdd_slows_down_with_concurrent_readers_and_an_ssd_does_not() -> None:
+    with Rig(physical_load(128)) as rig:
+        hdd, ssd = (
+            {readers: rig.concurrent_reads(kind, readers, seconds=0.5) for readers in (1, 8)} for kind in ("hdd", "ssd")
+        )
+    assert hdd[8] < 0.5 * hdd[1]
+    assert ssd[8] > 0.5 * ssd[1]

@@ -10,11 +10,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import mmap
 import os
 import pickle
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -24,9 +26,9 @@ from typing import Any
 
 from controller.labs.tiers.devices import MB
 from controller.labs.tiers.driver import DriverJob
-from controller.labs.tiers.figures import LabMeasurement, LabRun
+from controller.labs.tiers.figures import Case, LabMeasurement, LabRun
 from controller.labs.tiers.placement import CachedStore, Devices, phases, store_of
-from controller.labs.tiers.workload import LabWorkload
+from controller.labs.tiers.workload import ARCHITECTURES, Flush, LabWorkload
 
 BLKIO, MEMORY = Path("/sys/fs/cgroup/blkio"), Path("/sys/fs/cgroup/memory")
 PREFIX = "camerlengo-lab"
@@ -138,6 +140,28 @@ class Rig:
             stats = _ask(files)
             files.kill()  # first, or the driver's end would wait until what is dirty is written
             return _measurement(load, found, stats, begun)
+
+    def concurrent_reads(self, kind: str, readers: int, seconds: float = 1.0) -> float:
+        """Return the MB/s that so many sequential readers of one device get together, past the page cache."""
+        nbytes, chunk = [0] * readers, round(self.load.chunk)
+
+        def read(at: int) -> None:
+            with mmap.mmap(-1, chunk) as buffer:
+                file = os.open(f"{mount}/{kind}.0.{at}", os.O_RDONLY | os.O_DIRECT)
+                while time.monotonic() < end:
+                    nbytes[at] += os.preadv(file, [buffer], nbytes[at] % (chunk * 8))
+                os.close(file)
+
+        with self._file_system(LabRun(ARCHITECTURES[0], Flush.Rate, Case.Lagging), self.load) as files:
+            mount = f"/proc/{files.pid}/root{self.folder}/mount"
+            begun = time.monotonic()
+            end = begun + seconds
+            threads = [threading.Thread(target=read, args=(at,), daemon=True) for at in range(readers)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return sum(nbytes) / MB / (time.monotonic() - begun)
 
     def _bound_page_cache(self) -> None:
         """Limit the cgroup to the page cache and what the driver uses besides."""
