@@ -20,7 +20,7 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
         "zookeeper": "",
         "protocol": "",
         "timer": "statemachines",
-        "labs": "statemachines timer storage",
+        "labs": "statemachines timer",
         "storage": "statemachines",
         "machine": "statemachines storage",
         "core": "statemachines timer zookeeper protocol",

@@ -208,10 +208,10 @@ def _ratio(one: float, other: float) -> float:
 
 def scales(seed: int) -> Iterator[list[str]]:
     """Yield the figures at the published scale and on half the devices with a thousandth of the bytes."""
-    load = replace(LabWorkload(), warm_s=150.0, measured_s=150.0)
+    load = _shorter(LabWorkload())
     loads = {1.0: load, 0.01: load.scaled(1 / 1000, 0.01, 0.5)}
     run_list = runs([Flush.Rate], [Case.Both])
-    cells = [LabCell(each, run, 2, ratio) for ratio, each in loads.items() for run in run_list]
+    cells = [LabCell(each, run, 1, ratio) for ratio, each in loads.items() for run in run_list]
     found = simulated(cells, seed)
     yield ["architecture", *(f"{name}, {scale}" for name in SCALED for scale in ("published", "scaled"))]
     for at, run in enumerate(run_list):
@@ -258,11 +258,11 @@ def run(arguments: argparse.Namespace) -> int:
         load = LabWorkload()
         nodes = 1 if arguments.quick else NODES
         if arguments.quick:
-            load = replace(load, warm_s=load.warm_s * QUICK, measured_s=load.measured_s * QUICK)
+            load = _shorter(load)
         results = simulated([LabCell(load, run, nodes) for run in runs()], arguments.seed)
         model = with_ratios(dict(zip(runs(), results, strict=True)))
         written |= {name: [*table(model, case, columns)] for name, (case, columns) in TABLES.items()}
-        written |= {} if arguments.quick else {SCALES: [*scales(arguments.seed)]}
+        written[SCALES] = [*scales(arguments.seed)]
         found |= {"runs": rows(model), "ratios": load.ratios()}
         if arguments.plots is not None:
             _plot_simulated(arguments)
@@ -277,13 +277,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _shorter(load: LabWorkload) -> LabWorkload:
+    return replace(load, warm_s=load.warm_s * QUICK, measured_s=load.measured_s * QUICK)
+
+
 def _plot_simulated(arguments: argparse.Namespace) -> None:
-    load = LabWorkload()
-    short = replace(load, warm_s=load.warm_s * QUICK, measured_s=load.measured_s * QUICK)
+    short = _shorter(LabWorkload())
     cells = [
-        LabCell(short.at_traffic(traffic * 1e6), run)
-        for traffic in TRAFFICS_MB
-        for run in runs([Flush.Rate], [Case.Both])
+        LabCell(short.at_traffic(traffic * 1e6), run) for traffic in TRAFFICS_MB for run in runs(cases=[Case.Both])
     ]
     found = simulated(cells, arguments.seed)
     tiers_plots.by_traffic(arguments.plots, TRAFFICS_MB, [cell.run for cell in cells], found)

@@ -16,20 +16,24 @@ NAMES = [each.name for each in ARCHITECTURES]
 def by_traffic(folder: Path, traffics_mb: Sequence[int], runs: Sequence[LabRun], found: Sequence[Figures]) -> None:
     """Draw latencies and shares over the traffic of a broker. `runs` and `found` go together, traffic by traffic."""
 
-    def panel(title: str, label: str, name: str, log: bool = False) -> Panel:
+    def panel(title: str, label: str, name: str, log: bool = False, flush: Flush = Flush.Rate) -> Panel:
         lines = []
         for colour, architecture in enumerate(NAMES):
-            y = [each[name] for run, each in zip(runs, found, strict=True) if run.architecture.name == architecture]
+            y = [
+                each[name]
+                for run, each in zip(runs, found, strict=True)
+                if (run.architecture.name, run.flush) == (architecture, flush)
+            ]
             lines.append(Line(architecture, traffics_mb, [max(each, 0.1) if log else each for each in y], colour))
         return Panel(title, "traffic of a broker (MB/s)", label, lines, log_y=log)
 
     save(
         folder / "tiers-latency.png",
-        "Latency by traffic, flush by rate, real-time and lagging consumers",
+        "Latency by traffic, real-time and lagging consumers",
         [
-            panel("Lagging consumers, mean read", "ms", "cold read mean ms", log=True),
-            panel("Real-time consumers, p99 read", "ms", "real-time p99 ms", log=True),
-            panel("Producers, mean write", "ms", "write mean ms", log=True),
+            panel("Lagging consumers, mean read, flush by rate", "ms", "cold read mean ms", log=True),
+            panel("Real-time consumers, p99 read, flush by rate", "ms", "real-time p99 ms", log=True),
+            panel("Producers, mean write, flush by count", "ms", "write mean ms", log=True, flush=Flush.Count),
         ],
     )
     save(

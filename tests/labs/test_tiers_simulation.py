@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from controller.labs.tiers.placement import LabSegment, TieredStore
 from controller.labs.tiers.simulation import LabBroker
 from controller.labs.tiers.workload import ARCHITECTURES, Architecture, Flush, LabWorkload, LogStorage
 from statemachines.log_segment import ON_SSD, SegmentState
+from tests.benchmarks import tiers, tiers_plots
 
 SMALL = replace(LabWorkload().scaled(1.0, 1.0, nodes_ratio=0.2), warm_s=60.0, measured_s=60.0, segment=20e6)
 BY_NAME = {each.name: each for each in ARCHITECTURES}
@@ -157,8 +159,6 @@ def test_the_bands_and_the_peak_are_computed_as_described() -> None:
 
 
 def test_the_command_prints_both_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.benchmarks import tiers
-
     monkeypatch.setattr(tiers, "LabWorkload", lambda: replace(SMALL, measured_s=10.0, warm_s=5.0))
     assert main(["lab", "tiers", "--quick", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["runs"]
@@ -168,3 +168,31 @@ def test_the_command_prints_both_tables(capsys: pytest.CaptureFixture[str], monk
     assert all(name in out for name in tiers.TABLES)
     assert str(LabRun(ARCHITECTURES[0], Flush.Rate, Case.Both)) == "HDD, flush by rate, real-time and lagging"
     assert LogStorage.Tiered.value == "tiered"
+
+
+def test_agreement_counts_close_values_and_pairs_in_one_order() -> None:
+    run_list = [LabRun(each, Flush.Rate, Case.Both) for each in ARCHITECTURES[:3]]
+    real = {run: {"HDD share": value} for run, value in zip(run_list, (0.5, 0.3, 0.9), strict=True)}
+    model = {run: {"HDD share": value} for run, value in zip(run_list, (0.5, 0.2, 0.21), strict=True)}
+    row = next(line for line in tiers.agreement(real, model) if line[0] == "HDD share")
+    assert row == ["HDD share", "3", "1", "2", "1", "1.50"], "0.2 and 0.21 do not differ; 0.5 and 0.21 have two orders"
+
+
+def test_the_plots_are_drawn(tmp_path: Path) -> None:
+    run_list = [LabRun(each, flush, Case.RealTime) for each in ARCHITECTURES for flush in Flush]
+    one = replace(SMALL, warm_s=2.0, measured_s=2.0)
+    found = {run: LabBroker(Case.RealTime.of(one), run.architecture, run.flush, 1).run() for run in run_list}
+    tiers_plots.disk_writes(tmp_path / "writes.png", "Models", found)
+    results = [
+        figures([each], one.chunk, one.measured_s) | {"cold read mean ms": 1.0, "band 1": 1.0}
+        for each in found.values()
+    ]
+    tiers_plots.by_traffic(tmp_path, [100], run_list, results)
+    by_run = dict(zip(run_list, results, strict=True))
+    tiers_plots.agreement(tmp_path, by_run, by_run, ["write mean ms", "HDD share"])
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "writes.png",
+        "tiers-latency.png",
+        "tiers-shares.png",
+        "tiers-agreement.png",
+    }
