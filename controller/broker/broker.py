@@ -65,6 +65,7 @@ from controller.broker.security.access import AccessControl
 from controller.broker.security.acl_store import ACL_APIS, without_authorizer
 from controller.broker.security.control_plane import CONTROL_APIS, ControlRequest, ControlRequests
 from controller.broker.security.principal import Requester
+from controller.broker.security.sasl import SASL_APIS
 from controller.broker.settings import BrokerSettings
 from controller.broker.topic_configs import TopicConfigs
 from controller.broker.transactions.coordinator import TakeId
@@ -110,6 +111,7 @@ from controller.protocol.errors import ErrorCode, TooManyEntries
 from controller.protocol.fetch import FetchRequest
 from controller.protocol.produce import ACKS_NONE, ProduceRequest
 from controller.protocol.schema import RequestValue
+from controller.protocol.security import AlterUserScramCredentialsRequest
 from controller.storage import LogDirectory
 from controller.timer.purgatory import DelayedOperation, Purgatory
 from controller.trace import Noted, RequestRefused, Trace
@@ -322,6 +324,22 @@ class Broker:
         self._frames = RequestDecoder(self._handlers, settings.request_entries_max, self._noted)
         self._versions = self._offered()
 
+    def _access_handlers(self) -> dict[ApiKey, Handler]:
+        acls = dict.fromkeys(ACL_APIS, without_authorizer) if self._access is None else self._access.handlers
+        handlers = {key: _in_exchange(handle) for key, handle in acls.items()}
+        if self._access is not None:
+            scram = self._access.credentials.handlers
+            handlers |= {key: _in_exchange(handle) for key, handle in scram.items()}
+            handlers[ApiKey.ALTER_USER_SCRAM_CREDENTIALS] = self._alter_credentials
+        return handlers | dict.fromkeys(SASL_APIS, _no_sasl_here)
+
+    def _alter_credentials(self, exchange: RequestContext, request: AlterUserScramCredentialsRequest) -> None:
+        if not self._is_controller():
+            exchange.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER)
+            return
+        assert self._access is not None
+        self._access.credentials.alter(request, exchange.header.api_version, exchange.answer)
+
     def _use_access(self, access: AccessControl | None) -> None:
         settings = self._settings
         self._access = access
@@ -356,8 +374,7 @@ class Broker:
                 ApiKey.FETCH: self._fetch,
             }
             handlers |= self._coordinators(self.data)
-        acls = dict.fromkeys(ACL_APIS, without_authorizer) if self._access is None else self._access.handlers
-        handlers |= {key: _in_exchange(handle) for key, handle in acls.items()}
+        handlers |= self._access_handlers()
         if self._services is not None:
             handlers |= {key: _in_exchange(handle) for key, handle in self._services.handlers.items()}
         return handlers
@@ -733,6 +750,11 @@ class Broker:
 
     def _note(self, level: str, message: str) -> None:
         self._trace.emit(Noted(level, message))
+
+
+def _no_sasl_here(exchange: RequestContext, request: RequestValue) -> None:
+    """What reaches the broker came by a listener without SASL."""
+    exchange.refuse(request, ErrorCode.ILLEGAL_SASL_STATE)
 
 
 def _in_exchange(handle: Handle) -> Handler:

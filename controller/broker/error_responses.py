@@ -126,6 +126,9 @@ from controller.protocol.produce import (
 from controller.protocol.schema import RequestValue, ResponseValue
 from controller.protocol.security import (
     AclCreationResult,
+    AlteredUserScramCredentials,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
     CreateAclsRequest,
     CreateAclsResponse,
     DeleteAclsFilterResult,
@@ -133,6 +136,12 @@ from controller.protocol.security import (
     DeleteAclsResponse,
     DescribeAclsRequest,
     DescribeAclsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
 )
 from controller.protocol.transactions import (
     AddOffsetsToTxnRequest,
@@ -207,6 +216,17 @@ def refusal(request: RequestValue, error: ErrorCode, message: str | None = None)
             return DescribeAclsResponse(error, message)
         case CreateAclsRequest():
             return CreateAclsResponse(tuple(AclCreationResult(error, message) for _ in request.creations))
+        case SaslHandshakeRequest():
+            return SaslHandshakeResponse(error, ())
+        case SaslAuthenticateRequest():
+            return SaslAuthenticateResponse(error, message)
+        case DescribeUserScramCredentialsRequest():
+            return DescribeUserScramCredentialsResponse(error, message)
+        case AlterUserScramCredentialsRequest():
+            users = dict.fromkeys([*(a.name for a in request.deletions), *(a.name for a in request.upsertions)])
+            return AlterUserScramCredentialsResponse(
+                tuple(AlteredUserScramCredentials(user, error, message) for user in users)
+            )
         case DeleteAclsRequest():
             return DeleteAclsResponse(tuple(DeleteAclsFilterResult(error, message) for _ in request.filters))
         case _:

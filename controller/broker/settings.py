@@ -23,6 +23,7 @@ import msgspec
 from msgspec.structs import replace as replace_struct
 
 from controller.broker.security.principal import Principal, parse_principal
+from controller.broker.security.sasl_settings import READ_SASL_SETTINGS, sasl_settings
 from controller.broker.security.tls_settings import READ_TLS_SETTINGS, tls_settings
 from controller.broker.tier_settings import TierSettings, take_tiers, tier_table
 from controller.broker.unread_settings import has_no_effect, refused_settings
@@ -183,7 +184,7 @@ def credentials(value: str) -> str:
 
 ACL_AUTHORIZERS = ("kafka.security.authorizer.AclAuthorizer", "kafka.security.auth.SimpleAclAuthorizer")
 """Kafka's names of the authorizer that keeps ACLs in ZooKeeper."""
-SUPPORTED_PROTOCOLS = ("PLAINTEXT", "SSL")
+SUPPORTED_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 KNOWN_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 GENERATED = -1
 """A `broker.id` that is still to be generated."""
@@ -496,6 +497,10 @@ class BrokerSettings:
     given: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
     """The names and texts that all of this was read from, to be shown."""
 
+    def is_of_brokers(self, listener: str) -> bool:
+        """Whether this broker connects to that listener of others."""
+        return listener in (self.inter_broker_listener, self.control_plane_listener)
+
     def protocol(self, listener: str) -> str:
         """The security protocol of a listener of this broker's."""
         return dict(self.protocols)[listener]
@@ -546,7 +551,7 @@ def parse_settings(given: Mapping[str, str]) -> BrokerSettings:
     problems = _complete(fields, given)
     if problems:
         raise BadSettings(tuple(problems))
-    without_effect = tuple(sorted(name for name in given if name not in _NAMES and not _is_tls(name)))
+    without_effect = tuple(sorted(name for name in given if name not in _NAMES and not _is_security(name)))
     settings = BrokerSettings(**fields, without_effect=without_effect, given=dict(given))
     problems = _contradictions(settings)
     if problems:
@@ -554,13 +559,13 @@ def parse_settings(given: Mapping[str, str]) -> BrokerSettings:
     return settings
 
 
-def _is_tls(name: str) -> bool:
+def _is_security(name: str) -> bool:
     own = name.removeprefix("listener.name.").partition(".")[2] if name.startswith("listener.name.") else name
-    return own in READ_TLS_SETTINGS
+    return own in READ_TLS_SETTINGS or own in READ_SASL_SETTINGS
 
 
 def _known(name: str) -> bool:
-    return _is_tls(name) or name in _NAMES or has_no_effect(name)
+    return _is_security(name) or name in _NAMES or has_no_effect(name)
 
 
 def _suggestion(name: str) -> str:
@@ -667,6 +672,9 @@ def _contradictions(settings: BrokerSettings) -> list[str]:
     for listener in settings.listeners:
         if settings.protocol(listener.name).endswith("SSL"):
             problems += tls_settings(settings.given, listener.name)[1]
+        if settings.protocol(listener.name).startswith("SASL"):
+            mine = settings.is_of_brokers(listener.name)
+            problems += sasl_settings(settings.given, listener.name, between_brokers=mine)[1]
     authorizer = settings.authorizer_class
     if authorizer and authorizer not in ACL_AUTHORIZERS and not re.fullmatch(r"[\w.]+:\w+", authorizer):
         problems.append(f"authorizer.class.name={authorizer}: expected {ACL_AUTHORIZERS[0]}, or MODULE:CLASS in Python")

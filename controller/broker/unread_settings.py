@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from controller.broker.security.sasl_settings import READ_SASL_SETTINGS
 from controller.broker.security.tls_settings import READ_TLS_SETTINGS
 
 # By family, where none or few of it are read; those that are, `settings.py` knows.
@@ -112,7 +113,7 @@ def refused_settings(given: Mapping[str, str]) -> list[str]:
     """A sentence for each setting that promises what this broker can't keep. No value of a secret is shown."""
     problems: list[str] = []
     for name, text in given.items():
-        if name in READ_TLS_SETTINGS:
+        if name in READ_TLS_SETTINGS or name in READ_SASL_SETTINGS:
             continue
         family = name[: name.find(".") + 1]
         missing, harmless = _PROMISES.get(name) or _PROMISES.get(family) or ("", ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from controller.broker.settings import Address, address_text
 from controller.clock import Clock, Future, Timer
 from controller.core.channels import ControllerChannels, PeerError, PeerTimedOut, PeerUnreachable, ask_once
+from controller.hosts.login import Login
 from controller.hosts.network import NetworkThread
 from controller.hosts.tls import TlsContext
 from controller.protocol.codec import ApiKey, RequestHeader, read_response_header, request_head, response_body
@@ -32,7 +34,8 @@ Outcome: TypeAlias = Frame | Exception
 
 
 class SocketPeers:
-    """`dial` says where to connect to for an address (the settings' address map). `tls`: of a listener that has it."""
+    """`dial` says where to connect to for an address (the settings' address map). `tls`, `login`: of a
+    listener that has them."""
 
     def __init__(
         self,
@@ -40,7 +43,9 @@ class SocketPeers:
         client_id: str,
         dial: Callable[[str, int], Address],
         tls: TlsContext | None = None,
+        login: Login | None = None,
     ) -> None:
+        self._login = login
         self.network = network
         self._tls = tls
         self._client_id = client_id
@@ -53,7 +58,7 @@ class SocketPeers:
 
     def connect(self, host: str, port: int, client_id: str | None = None) -> SocketConnection:
         return SocketConnection(
-            self.network, client_id or self._client_id, (host, port), self._dial(host, port), self._tls
+            self.network, client_id or self._client_id, (host, port), self._dial(host, port), self._tls, self._login
         )
 
 
@@ -87,8 +92,15 @@ class SocketConnection:
     """
 
     def __init__(
-        self, network: NetworkThread, client_id: str, address: Address, dialled: Address, tls: TlsContext | None = None
+        self,
+        network: NetworkThread,
+        client_id: str,
+        address: Address,
+        dialled: Address,
+        tls: TlsContext | None = None,
+        login: Login | None = None,
     ) -> None:
+        self._login = login
         self._network = network
         self._client_id = client_id
         self._address = address
@@ -155,7 +167,14 @@ class SocketConnection:
 
     async def _open(self) -> None:
         """Open the connection, and stay until it is over, so that what is waited for is answered when the loop ends."""
-        self._link = link = await PeerSocket.connect(self._dialled, self._tls, self._address[0])
+        link = await PeerSocket.connect(self._dialled, self._tls, self._address[0])
+        if self._login is not None:
+            try:
+                await self._login.on(partial(_asked, link))
+            except BaseException:
+                link.close()
+                raise
+        self._link = link
         if self._opened is not None:
             opened, self._opened = self._opened, None
             self._stop_timer()
@@ -224,6 +243,22 @@ class _Asking(msgspec.Struct):
     body: bytes
     rest: bytes
     answer: Future[bytes] = msgspec.field(default_factory=Future)
+
+
+async def _asked(link: PeerSocket, header: RequestHeader, body: bytes) -> bytes:
+    """One request and its answer, before the connection is anyone's. Raises what broke it, ProtocolError."""
+    answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    def take(outcome: Outcome) -> None:
+        if not answered.done():
+            answered.set_result(outcome)
+
+    link.expect(take)
+    link.write(framed_head(header, len(body)) + body)
+    outcome = await answered
+    if isinstance(outcome, Exception):
+        raise outcome
+    return body_of(header, outcome)
 
 
 async def _write(link: PeerSocket, *parts: bytes) -> None:

@@ -13,6 +13,7 @@ import gc
 import os
 import queue
 import random
+import secrets
 import signal
 import socket
 import sys
@@ -28,6 +29,8 @@ from controller.broker.config_requests import BrokerLoggers
 from controller.broker.log_maintenance import NoLogDirectory, opening_notes
 from controller.broker.log_manager import LogManager, SettingsOf
 from controller.broker.node import ACKNOWLEDGED_LIMIT_MS, CLOSE_LIMIT_MS, RESIGN_LIMIT_MS, Node
+from controller.broker.security.sasl import SaslListener
+from controller.broker.security.sasl_settings import SaslSettings, sasl_settings
 from controller.broker.security.tls_settings import tls_settings
 from controller.broker.settings import GENERATED, Address, BrokerSettings, address_text
 from controller.core.channels import ControllerChannels
@@ -35,6 +38,7 @@ from controller.core.controller import Controller
 from controller.hosts.authorizers import load_authorizer
 from controller.hosts.broker_id import MetaProperties, generate_broker_id, keep, kept_broker_id, unreadable
 from controller.hosts.event_thread import ControllerEventThread
+from controller.hosts.login import Login
 from controller.hosts.metrics_server import MetricsServer
 from controller.hosts.network import NetworkThread, OffLoop
 from controller.hosts.peers import SocketPeers, socket_channels
@@ -152,6 +156,7 @@ class BrokerProcess:
         self._node = node = self._make_node()
         self._serve_metrics(node)
         self._measure_requests(node)
+        self._serve_sasl(node)
         self._server.serve(node.broker.begin)
         self._events.start(node)
         node.start().on_done(lambda: self._notify(_Notice.CONNECTED))
@@ -273,7 +278,30 @@ class BrokerProcess:
 
     def _peers(self, listener: str) -> SocketPeers:
         tls = self._tls(listener, server=False)
-        return SocketPeers(self._network, str(self.settings.broker_id), self.settings.dial, tls)
+        sasl = self._sasl(listener)
+        login = None if sasl is None else Login(sasl)
+        return SocketPeers(self._network, str(self.settings.broker_id), self.settings.dial, tls, login)
+
+    def _sasl(self, listener: str) -> SaslSettings | None:
+        if not self.settings.protocol(listener).startswith("SASL"):
+            return None
+        between_brokers = self.settings.is_of_brokers(listener)
+        found, _ = sasl_settings(self.settings.given, listener, between_brokers=between_brokers)
+        assert found is not None, "checked with the settings"
+        return found
+
+    def _serve_sasl(self, node: Node) -> None:
+        for listener in self.settings.listeners:
+            if (sasl := self._sasl(listener.name)) is not None:
+                self._server.sasl[listener.name] = SaslListener(
+                    sasl.mechanisms,
+                    sasl.users,
+                    node.access.credentials.read,
+                    lambda: secrets.token_urlsafe(24),
+                    self._clock,
+                    lambda level, message: self._trace.emit(Noted(level, message)),
+                    sasl.max_session_ms,
+                )
 
     def _tls(self, listener: str, *, server: bool) -> TlsContext | None:
         """The certificates of a listener with TLS; None for another."""

@@ -24,6 +24,7 @@ import msgspec
 
 from controller.broker.request_context import Respond, Steps
 from controller.broker.security.principal import Requester
+from controller.broker.security.sasl import SaslListener, SaslSession
 from controller.broker.settings import QUEUED_REQUESTS, BrokerSettings, Listener
 from controller.clock import Timer
 from controller.hosts.network import TURN_S, LoopScheduler, NetworkThread, RunningSteps
@@ -74,6 +75,7 @@ class ServerConnection:
         "_loop",
         "_outgoing",
         "_reading",
+        "_sasl",
         "_server",
         "_slots",
         "_socket",
@@ -97,6 +99,7 @@ class ServerConnection:
         self._server = server
         self._socket: Any = sock
         self._client = client
+        self._sasl = server.sasl_session(client)
         self._loop = server.network.loop
         self._clock = server.network.clock
         self._buffer = FrameBuffer(request_bytes_max)
@@ -212,7 +215,8 @@ class ServerConnection:
                 slot = Slot(self.answer, len(frame), kind, self._arrived_s, now_s)
                 self._slots.append(slot)
                 self._unanswered += slot.size
-                steps = self._server.receive(frame, slot, self._client)
+                receive = self._server.receive if self._sasl is None else self._sasl.receive
+                steps = receive(frame, slot, self._client)
                 del frame
                 now_s = self._loop.time()
                 if steps is not None:
@@ -488,6 +492,8 @@ class SocketServer:
         self._first_since_s: float | None = None
         self.tls: dict[str, TlsListener] = {}
         """Of each listener with TLS, by its name; set before `serve`."""
+        self.sasl: dict[str, SaslListener] = {}
+        """Of each listener with SASL, by its name; set before `serve`."""
         self._upgrades: set[asyncio.Task[None]] = set()
         self.stages: RequestStages | None = None
         """Set before `serve`: the stages of every request are measured."""
@@ -570,6 +576,11 @@ class SocketServer:
             self.note("warning", f"TLS handshake with {client.host} on listener {client.listener} failed: {reason}")
             return
         self.connections[ServerConnection(self, sock, client, self._limits.request_bytes)] = None
+
+    def sasl_session(self, client: Requester) -> SaslSession | None:
+        """Of a new connection; None where clients are not authenticated by SASL."""
+        listener = self.sasl.get(client.listener)
+        return None if listener is None else SaslSession(listener, client, self.receive)
 
     def _log_refused(self, why: str) -> None:
         """Once for many: a client that is refused tries again at once."""

@@ -197,6 +197,14 @@ SECURITY_MESSAGES: Mapping[ApiKey, MessagePair] = MappingProxyType(
         ApiKey.DESCRIBE_ACLS: _pair(security.DescribeAclsRequest, security.DescribeAclsResponse),
         ApiKey.CREATE_ACLS: _pair(security.CreateAclsRequest, security.CreateAclsResponse),
         ApiKey.DELETE_ACLS: _pair(security.DeleteAclsRequest, security.DeleteAclsResponse),
+        ApiKey.SASL_HANDSHAKE: _pair(security.SaslHandshakeRequest, security.SaslHandshakeResponse),
+        ApiKey.SASL_AUTHENTICATE: _pair(security.SaslAuthenticateRequest, security.SaslAuthenticateResponse),
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _pair(
+            security.DescribeUserScramCredentialsRequest, security.DescribeUserScramCredentialsResponse
+        ),
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _pair(
+            security.AlterUserScramCredentialsRequest, security.AlterUserScramCredentialsResponse
+        ),
     }
 )
 """What is asked of access: ACLs, authentication, credentials."""
@@ -278,9 +286,10 @@ def control_versions(inter_broker_protocol: str) -> ControlVersions:
 
 SHORT_BYTES = 24
 """Bodies of responses up to here may be decoded once for all that are the same."""
-REST_ALLOWED = frozenset({ApiKey.METADATA})
+REST_ALLOWED = frozenset({ApiKey.METADATA, ApiKey.ALTER_USER_SCRAM_CREDENTIALS})
 """Requests that real clients send with bytes after their end: librdkafka writes "all topics" in Metadata 9 and later
-as a count of four bytes where one is read, and Kafka ignores what a request leaves over."""
+as a count of four bytes where one is read, and a byte more after AlterUserScramCredentials; Kafka ignores what a
+request leaves over."""
 _HEAD = struct.Struct(">hhi")
 _CORRELATION = struct.Struct(">i")
 _API_KEYS = {int(key): key for key in ApiKey}

@@ -110,6 +110,10 @@ REQUESTS: Mapping[ApiKey, Callable[[], RequestValue]] = {
         0,
         (transactions.TxnOffsetCommitRequestTopic("t", (transactions.TxnOffsetCommitRequestPartition(0, 1, ""),)),),
     ),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda: security.DescribeUserScramCredentialsRequest(None),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: lambda: security.AlterUserScramCredentialsRequest(
+        (), (security.ScramCredentialUpsertion("eve", 1, 4_096, b"salt", b"salted"),)
+    ),
     ApiKey.DESCRIBE_ACLS: lambda: security.DescribeAclsRequest(1, None, None, None, 1, 1, 1),
     ApiKey.CREATE_ACLS: lambda: security.CreateAclsRequest((acl("User:eve", "t"),)),
     ApiKey.DELETE_ACLS: lambda: security.DeleteAclsRequest((security.DeleteAclsFilter(1, None, None, None, 1, 1, 1),)),

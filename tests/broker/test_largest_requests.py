@@ -337,6 +337,19 @@ ROWS: Mapping[ApiKey, tuple[Row, ...]] = {
             lambda: security.CreateAclsRequest(named(lambda name: security.AclCreation(2, name, "User:u", "*", 3, 3))),
         ),
     ),
+    ApiKey.SASL_HANDSHAKE: ((None, lambda: security.SaslHandshakeRequest("PLAIN")),),
+    ApiKey.SASL_AUTHENTICATE: ((None, lambda: security.SaslAuthenticateRequest(b"x" * 500_000)),),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (
+        (None, lambda: security.DescribeUserScramCredentialsRequest(named(security.UserName))),
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (
+        (
+            None,
+            lambda: security.AlterUserScramCredentialsRequest(
+                named(lambda name: security.ScramCredentialDeletion(name, 1)), ()
+            ),
+        ),
+    ),
     ApiKey.DELETE_ACLS: (
         (
             None,

@@ -48,6 +48,8 @@ from controller.protocol.security import (
     DeleteAclsFilter,
     DeleteAclsRequest,
     DescribeAclsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
 )
 from tests.broker.harness import BrokerUnderTest, header, leader_and_isr, metadata
 
@@ -71,6 +73,8 @@ EXAMPLES: dict[ApiKey, RequestValue] = {
     ApiKey.ALLOCATE_PRODUCER_IDS: AllocateProducerIdsRequest(1, 61),
     ApiKey.DESCRIBE_ACLS: DescribeAclsRequest(1, None, None, None, 1, 1),
     ApiKey.CREATE_ACLS: CreateAclsRequest((AclCreation(2, "t", "User:u", "*", 3, 3),)),
+    ApiKey.SASL_HANDSHAKE: SaslHandshakeRequest("PLAIN"),
+    ApiKey.SASL_AUTHENTICATE: SaslAuthenticateRequest(b"x"),
     ApiKey.DELETE_ACLS: DeleteAclsRequest((DeleteAclsFilter(1, None, None, None, 1, 1),)),
 }
 

@@ -146,6 +146,10 @@ KIO_MODULES = {
     ApiKey.DESCRIBE_ACLS: "describe_acls",
     ApiKey.CREATE_ACLS: "create_acls",
     ApiKey.DELETE_ACLS: "delete_acls",
+    ApiKey.SASL_HANDSHAKE: "sasl_handshake",
+    ApiKey.SASL_AUTHENTICATE: "sasl_authenticate",
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "describe_user_scram_credentials",
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: "alter_user_scram_credentials",
 }
 CASES = [
     (api_key, direction, version)
@@ -198,6 +202,10 @@ EMPTY_RESPONSES: dict[ApiKey, ResponseValue] = {
     ApiKey.DESCRIBE_ACLS: security.DescribeAclsResponse(0),
     ApiKey.CREATE_ACLS: security.CreateAclsResponse(()),
     ApiKey.DELETE_ACLS: security.DeleteAclsResponse(()),
+    ApiKey.SASL_HANDSHAKE: security.SaslHandshakeResponse(0, ()),
+    ApiKey.SASL_AUTHENTICATE: security.SaslAuthenticateResponse(0),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: security.DescribeUserScramCredentialsResponse(0),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: security.AlterUserScramCredentialsResponse(()),
 }
 FEW = settings(
     max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
@@ -214,6 +222,7 @@ RENAMED = {
     "throttle_time": "throttle_time_ms",
     "generation_id_or_member_epoch": "generation_id",
     "rebalance_timeout": "rebalance_timeout_ms",
+    "session_lifetime": "session_lifetime_ms",
     "retention_time": "retention_time_ms",
     "session_timeout": "session_timeout_ms",
     "v3_and_below_transactional_id": "transactional_id",

@@ -11,6 +11,7 @@ from controller.broker.security.acl_store import ACL_APIS, AclStore, without_aut
 from controller.broker.security.acls import AclRules, Authorizer
 from controller.broker.security.control_plane import ReadEpoch, read_controller_epoch
 from controller.broker.security.guard import AccessGuard
+from controller.broker.security.scram_store import ScramStore
 from controller.broker.settings import ACL_AUTHORIZERS, BrokerSettings
 from controller.clock import Clock
 from controller.protocol.codec import ApiKey
@@ -34,6 +35,7 @@ class AccessControl:
         self._trace = trace
         self._creates_topics = settings.auto_create_topics
         self.read_epoch: ReadEpoch = partial(read_controller_epoch, client)
+        self.credentials = ScramStore(client, clock, trace)
         self.store: AclStore | None = None
         self.authorizer = authorizer
         if authorizer is None and settings.authorizer_class in ACL_AUTHORIZERS:

@@ -1,0 +1,205 @@
+"""SCRAM credentials in ZooKeeper, in Kafka's form, and the requests that set and describe them (KIP-554).
+
+/config/users/NAME is a config with a text for each mechanism of the user. Other brokers read it at the next
+authentication; the notice that a change leaves is for Kafka's brokers, which keep all credentials in memory.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+from urllib.parse import quote, unquote
+
+from controller.broker.request_context import on_broker_thread
+from controller.broker.security.scram import (
+    LEAST_ITERATIONS,
+    MECHANISMS,
+    MOST_ITERATIONS,
+    ScramCredential,
+    credential_of,
+    parse_credential,
+)
+from controller.clock import Clock, Future, spawn
+from controller.protocol.codec import ApiKey
+from controller.protocol.errors import ErrorCode
+from controller.protocol.security import (
+    SCRAM_SHA_256,
+    SCRAM_SHA_512,
+    AlteredUserScramCredentials,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    CredentialInfo,
+    DescribedUserScramCredentials,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    ScramCredentialUpsertion,
+)
+from controller.trace import Noted, Trace
+from controller.zookeeper import paths
+from controller.zookeeper.broker_writes import BrokerDataWrites
+from controller.zookeeper.client import ZooKeeperClient
+from controller.zookeeper.codecs import decode_config
+from controller.zookeeper.operations import ZooKeeperError
+
+NAMES = {SCRAM_SHA_256: "SCRAM-SHA-256", SCRAM_SHA_512: "SCRAM-SHA-512"}
+NUMBERS = {name: number for number, name in NAMES.items()}
+USERS_MAX = 1_000
+"""Users that one request may name."""
+
+
+def user_path(user: str) -> str:
+    """Kafka's Sanitizer: the name as in a URL."""
+    return paths.child(paths.CONFIG_USERS, quote(user, safe="").replace("*", "%2A"))
+
+
+class CredentialRefused(Exception):
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class ScramStore:
+    """All of it is called on the broker's thread; `read` is answered on any."""
+
+    def __init__(self, client: ZooKeeperClient, clock: Clock, trace: Trace) -> None:
+        self._client = client
+        self._writes = BrokerDataWrites(client)
+        self._clock = clock
+        self._trace = trace
+
+    @property
+    def handlers(self) -> Mapping[ApiKey, Callable[[Any, int, Callable[[Any], None]], None]]:
+        return {
+            ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: self.describe,
+            ApiKey.ALTER_USER_SCRAM_CREDENTIALS: self.alter,
+        }
+
+    def read(self, user: str, mechanism: str) -> Future[ScramCredential | None]:
+        return spawn(self._read(user, mechanism))
+
+    async def _read(self, user: str, mechanism: str) -> ScramCredential | None:
+        if not user:
+            return None
+        path = user_path(user)
+        (row,) = (await self._client.read([path])).rows
+        text = None if row is None else decode_config(path, row.data).config.get(mechanism)
+        return None if text is None else parse_credential(text)
+
+    # -- requests
+
+    def alter(
+        self,
+        request: AlterUserScramCredentialsRequest,
+        version: int,
+        answer: Callable[[AlterUserScramCredentialsResponse], None],
+    ) -> None:
+        users = dict.fromkeys([*(one.name for one in request.deletions), *(one.name for one in request.upsertions)])
+        results: dict[str, AlteredUserScramCredentials] = {}
+
+        async def write() -> None:
+            for user in users:
+                results[user] = await self._altered(user, request, len(users))
+
+        self._then(write(), lambda: answer(AlterUserScramCredentialsResponse(tuple(results.values()))))
+
+    async def _altered(
+        self, user: str, request: AlterUserScramCredentialsRequest, count: int
+    ) -> AlteredUserScramCredentials:
+        deletions = [one.mechanism for one in request.deletions if one.name == user]
+        upsertions = [one for one in request.upsertions if one.name == user]
+
+        def changed(config: Mapping[str, str]) -> Mapping[str, str]:
+            result = dict(config)
+            for mechanism in deletions:
+                if result.pop(_mechanism(mechanism), None) is None:
+                    missing = "Attempt to delete a user credential that does not exist"
+                    raise CredentialRefused(ErrorCode.RESOURCE_NOT_FOUND, missing)
+            for one in upsertions:
+                result[_mechanism(one.mechanism)] = _credential(one).text()
+            return result
+
+        try:
+            if not user or count > USERS_MAX:
+                why = "a user without a name" if not user else f"more than {USERS_MAX} users"
+                raise CredentialRefused(ErrorCode.UNACCEPTABLE_CREDENTIAL, why)
+            named = [*deletions, *(one.mechanism for one in upsertions)]
+            if len(set(named)) < len(named):
+                raise CredentialRefused(
+                    ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in one request"
+                )
+            path = user_path(user)
+            await self._writes.change_config(path, f"users/{path.rpartition('/')[2]}", changed)
+        except CredentialRefused as refused:
+            return AlteredUserScramCredentials(user, refused.error, str(refused))
+        except ZooKeeperError as error:
+            self._trace.emit(Noted("warning", f"the credential of user {user:.100} was not written: {error}"))
+            return AlteredUserScramCredentials(user, ErrorCode.UNKNOWN_SERVER_ERROR, "the credential was not written")
+        return AlteredUserScramCredentials(user, ErrorCode.NONE)
+
+    def describe(
+        self,
+        request: DescribeUserScramCredentialsRequest,
+        version: int,
+        answer: Callable[[DescribeUserScramCredentialsResponse], None],
+    ) -> None:
+        named = [one.name for one in request.users or ()]
+        results: list[DescribedUserScramCredentials] = []
+
+        async def read() -> None:
+            users = named
+            if not named:
+                names = (await self._client.children([paths.CONFIG_USERS])).children[0] or ()
+                users = sorted(unquote(name) for name in names if name != "<default>")
+            rows = (await self._client.read([user_path(user) for user in users if user])).rows if users else ()
+            found = {row.path: decode_config(row.path, row.data).config for row in rows if row is not None}
+            for user in users:
+                config = found.get(user_path(user), {}) if user else {}
+                infos = tuple(
+                    CredentialInfo(NUMBERS[name], parse_credential(config[name]).iterations)
+                    for name in MECHANISMS
+                    if name in config
+                )
+                if infos:
+                    results.append(DescribedUserScramCredentials(user, ErrorCode.NONE, None, infos))
+                elif named:
+                    missing = f"Attempt to describe a user credential that does not exist: {user[:100]}"
+                    results.append(DescribedUserScramCredentials(user, ErrorCode.RESOURCE_NOT_FOUND, missing))
+
+        def respond(failed: bool) -> None:
+            error = ErrorCode.UNKNOWN_SERVER_ERROR if failed else ErrorCode.NONE
+            answer(DescribeUserScramCredentialsResponse(error, None, () if failed else tuple(results)))
+
+        self._then(read(), lambda: respond(False), lambda: respond(True))
+
+    def _then(
+        self, work: Coroutine[Any, Any, None], answer: Callable[[], None], failed: Callable[[], None] | None = None
+    ) -> None:
+        done = spawn(work)
+
+        def finished() -> None:
+            if done.error is not None:
+                text = "".join(traceback.format_exception(done.error)).rstrip()
+                self._trace.emit(Noted("error", f"a request about SCRAM credentials failed\n{text}"))
+                (failed or answer)()
+            else:
+                answer()
+
+        on_broker_thread(done, self._clock, finished)
+
+
+def _mechanism(number: int) -> str:
+    if number not in NAMES:
+        raise CredentialRefused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+    return NAMES[number]
+
+
+def _credential(one: ScramCredentialUpsertion) -> ScramCredential:
+    mechanism = _mechanism(one.mechanism)
+    if not LEAST_ITERATIONS <= one.iterations <= MOST_ITERATIONS:
+        expected = f"expected {LEAST_ITERATIONS} to {MOST_ITERATIONS}"
+        raise CredentialRefused(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"{one.iterations} iterations: {expected}")
+    salt, salted = bytes(one.salt), bytes(one.salted_password)  # type: ignore[arg-type]
+    if not salt or not salted:
+        raise CredentialRefused(ErrorCode.UNACCEPTABLE_CREDENTIAL, "expected a salt and a salted password")
+    return credential_of(mechanism, salted, salt, one.iterations)

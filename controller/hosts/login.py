@@ -1,0 +1,64 @@
+"""How a broker logs in to another's SASL listener: the client's half of PLAIN and SCRAM on a new connection."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from controller.broker.security.sasl_settings import PLAIN, SaslSettings
+from controller.broker.security.scram import ScramClient, ScramFailed
+from controller.protocol.codec import ApiKey, RequestHeader, decode_response_body, encode_request_body
+from controller.protocol.errors import ErrorCode, ProtocolError
+from controller.protocol.schema import RequestValue
+from controller.protocol.security import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+Ask: TypeAlias = Callable[[RequestHeader, bytes], Awaitable[bytes]]
+"""(header, body): sends a request on the connection, and returns the response's body."""
+_VERSIONS = {ApiKey.SASL_HANDSHAKE: 1, ApiKey.SASL_AUTHENTICATE: 1}
+
+
+class LoginFailed(ProtocolError):
+    """The other broker does not let this one in; says why."""
+
+
+class Login:
+    """`settings` of the listener: the mechanism between brokers, user and password."""
+
+    def __init__(self, settings: SaslSettings) -> None:
+        assert settings.own is not None
+        self._mechanism = settings.own_mechanism
+        self._user, self._password = settings.own
+
+    async def on(self, ask: Ask) -> None:
+        """Raises LoginFailed."""
+
+        async def asked(key: ApiKey, value: RequestValue) -> object:
+            version = _VERSIONS[key]
+            body = await ask(RequestHeader(key, version, 0, "login"), encode_request_body(key, version, value))
+            return decode_response_body(key, version, body)
+
+        async def sent(message: bytes) -> bytes:
+            answer = await asked(ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(message))
+            assert isinstance(answer, SaslAuthenticateResponse)
+            if answer.error_code != ErrorCode.NONE:
+                raise LoginFailed(f"{self._mechanism} as {self._user}: {answer.error_message}")
+            return bytes(answer.auth_bytes)  # type: ignore[arg-type]
+
+        answer = await asked(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(self._mechanism))
+        assert isinstance(answer, SaslHandshakeResponse)
+        if answer.error_code != ErrorCode.NONE:
+            raise LoginFailed(f"{self._mechanism} is not enabled there, but {', '.join(answer.mechanisms)}")
+        if self._mechanism == PLAIN:
+            await sent(f"\0{self._user}\0{self._password}".encode())
+            return
+        scram = ScramClient(self._mechanism, self._user, self._password, secrets.token_urlsafe(24))
+        try:
+            scram.check(await sent(scram.final(await sent(scram.first()))))
+        except ScramFailed as error:
+            raise LoginFailed(f"{self._mechanism} as {self._user}: {error}") from error

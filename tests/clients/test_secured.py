@@ -1,0 +1,275 @@
+"""Four clients over every protocol and mechanism of a cluster that trusts none of them, and what they get told."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import kafka
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import TopicPartition as AioTopicPartition
+from confluent_kafka import admin
+
+from controller.hosts.local_cluster import BrokerChild
+from controller.zookeeper.embedded import EmbeddedZooKeeper
+from tests.hosts.certificates import Authority
+from tests.processes import eventually
+from tests.programs import program
+
+LIMIT_S = 30.0
+TOPIC, SECRET = "open", "secret"
+PLAIN_USERS = {"admin": "admin-pw", "alice": "alice-pw", "broker": "broker-pw"}
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+WAYS = (("SSL", ""), *((protocol, one) for protocol in ("SASL_PLAINTEXT", "SASL_SSL") for one in MECHANISMS))
+
+
+@dataclass
+class Secured:
+    broker: BrokerChild
+    ports: Mapping[str, int]
+    folder: Path
+
+    def options(
+        self, protocol: str, mechanism: str = "", user: str = "alice", password: str = "alice-pw"
+    ) -> dict[str, Any]:
+        """For librdkafka."""
+        options: dict[str, Any] = {
+            "bootstrap.servers": f"127.0.0.1:{self.ports[protocol]}",
+            "security.protocol": protocol,
+            "log_level": 0,
+        }
+        if "SSL" in protocol:
+            options["ssl.ca.location"] = str(self.folder / "authority.crt")
+        if protocol == "SSL":
+            options["ssl.certificate.location"] = options["ssl.key.location"] = str(self.folder / f"{user}.pem")
+        if mechanism:
+            options |= {"sasl.mechanism": mechanism, "sasl.username": user, "sasl.password": password}
+        return options
+
+    def context(self, protocol: str, user: str = "alice") -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(self.folder / "authority.crt"))
+        if protocol == "SSL":
+            context.load_cert_chain(self.folder / f"{user}.pem")
+        return context
+
+    def log(self) -> str:
+        return self.broker.log_file.read_text(errors="replace")
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def settings_of(folder: Path) -> tuple[dict[str, str], dict[str, int]]:
+    ports = {name: free_port() for name in ("BROKERS", "SSL", "SASL_PLAINTEXT", "SASL_SSL")}
+    users = " ".join(f'user_{name}="{password}"' for name, password in PLAIN_USERS.items())
+    own = 'username="broker" password="broker-pw"'
+    jaas = f"org.apache.kafka.common.security.plain.PlainLoginModule required {own} {users};"
+    given = {
+        "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
+        "listener.security.protocol.map": "BROKERS:SASL_SSL,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+        "inter.broker.listener.name": "BROKERS",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(folder / "broker.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(folder / "authority.crt"),
+        "listener.name.ssl.ssl.client.auth": "required",
+        "ssl.principal.mapping.rules": "RULE:^CN=([^,]*).*$/$1/,DEFAULT",
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "super.users": "User:admin;User:broker",
+        "offsets.topic.replication.factor": "1",
+    }
+    given |= {f"listener.name.{name.lower()}.plain.sasl.jaas.config": jaas for name in ports if name != "SSL"}
+    return given, ports
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    folder = tmp_path_factory.mktemp("pki")
+    authority, other = Authority(folder), Authority(folder, "other")
+    for name in ("broker", "alice", "eve"):
+        authority.sign(name, f"/CN={name}")
+    authority.sign("late", "/CN=alice", days=-1)
+    other.sign("stranger", "/CN=alice")
+    given, ports = settings_of(folder)
+    with EmbeddedZooKeeper(fsync=False) as zookeeper:
+        own = {"zookeeper.connect": zookeeper.connect_string, "log.dirs": str(folder / "logs")}
+        broker = BrokerChild(1, given | own, folder)
+        broker.start()
+        try:
+            broker.await_ready(time.monotonic() + 2 * LIMIT_S)
+            made = Secured(broker, ports, folder)
+            prepare(made)
+            yield made
+        finally:
+            broker.kill()
+
+
+def prepare(secured: Secured) -> None:
+    administrator = admin.AdminClient(secured.options("SASL_SSL", "PLAIN", "admin", "admin-pw"))
+    eventually(lambda: administrator.list_topics(timeout=LIMIT_S).controller_id == 1, "the broker is the controller")
+    topics = [admin.NewTopic(name, 1, 1) for name in (TOPIC, SECRET)]
+    for created in administrator.create_topics(topics, operation_timeout=LIMIT_S).values():
+        created.result(LIMIT_S)
+    sha = {"SCRAM-SHA-256": admin.ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": admin.ScramMechanism.SCRAM_SHA_512}
+    for mechanism in sha.values():
+        credential = admin.UserScramCredentialUpsertion(
+            "alice", admin.ScramCredentialInfo(mechanism, 4096), b"alice-pw"
+        )
+        for altered in administrator.alter_user_scram_credentials([credential]).values():
+            altered.result(LIMIT_S)
+    described = administrator.describe_user_scram_credentials(["alice"])["alice"].result(LIMIT_S)
+    assert len(described.scram_credential_infos) == 2
+    kinds = (admin.AclOperation.READ, admin.AclOperation.WRITE)
+    pattern = (admin.ResourceType.TOPIC, TOPIC, admin.ResourcePatternType.LITERAL)
+    rules = [admin.AclBinding(*pattern, "User:alice", "*", kind, admin.AclPermissionType.ALLOW) for kind in kinds]
+    group = (admin.ResourceType.GROUP, "unused", admin.ResourcePatternType.LITERAL, "User:alice", "*")
+    rules.append(admin.AclBinding(*group, admin.AclOperation.READ, admin.AclPermissionType.ALLOW))
+    for made in administrator.create_acls(rules).values():
+        made.result(LIMIT_S)
+
+
+# -- clients: one record each, there and back
+
+
+def by_confluent(secured: Secured, protocol: str, mechanism: str, value: bytes) -> bool:
+    producer = confluent_kafka.Producer(secured.options(protocol, mechanism))
+    producer.produce(TOPIC, value, partition=0)
+    assert producer.flush(LIMIT_S) == 0
+    consumer = confluent_kafka.Consumer(secured.options(protocol, mechanism) | {"group.id": "unused"})
+    consumer.assign([confluent_kafka.TopicPartition(TOPIC, 0, 0)])
+    try:
+        while (message := consumer.poll(LIMIT_S)) is not None:
+            assert message.error() is None, message.error()
+            if message.value() == value:
+                return True
+        return False
+    finally:
+        consumer.close()
+
+
+def by_kafka_python(secured: Secured, protocol: str, mechanism: str, value: bytes) -> bool:
+    options: dict[str, Any] = {
+        "bootstrap_servers": f"127.0.0.1:{secured.ports[protocol]}",
+        "security_protocol": protocol,
+    }
+    if "SSL" in protocol:
+        options["ssl_context"] = secured.context(protocol)
+    if mechanism:
+        options |= {"sasl_mechanism": mechanism, "sasl_plain_username": "alice", "sasl_plain_password": "alice-pw"}
+    producer = kafka.KafkaProducer(**options, enable_idempotence=False)
+    producer.send(TOPIC, value, partition=0).get(LIMIT_S)
+    producer.close(5)
+    consumer = kafka.KafkaConsumer(**options, consumer_timeout_ms=int(LIMIT_S * 1_000), auto_offset_reset="earliest")
+    consumer.assign([kafka.TopicPartition(TOPIC, 0)])
+    consumer.seek(kafka.TopicPartition(TOPIC, 0), 0)
+    try:
+        return any(message.value == value for message in consumer)
+    finally:
+        consumer.close()
+
+
+def by_aiokafka(secured: Secured, protocol: str, mechanism: str, value: bytes) -> bool:
+    async def there_and_back() -> bool:
+        options: dict[str, Any] = {
+            "bootstrap_servers": f"127.0.0.1:{secured.ports[protocol]}",
+            "security_protocol": protocol,
+        }
+        if "SSL" in protocol:
+            options["ssl_context"] = secured.context(protocol)
+        if mechanism:
+            options |= {"sasl_mechanism": mechanism, "sasl_plain_username": "alice", "sasl_plain_password": "alice-pw"}
+        producer = AIOKafkaProducer(**options)
+        await producer.start()
+        await producer.send_and_wait(TOPIC, value, partition=0)
+        await producer.stop()
+        consumer = AIOKafkaConsumer(**options, auto_offset_reset="earliest")
+        await consumer.start()
+        consumer.assign([AioTopicPartition(TOPIC, 0)])
+        try:
+            while (await asyncio.wait_for(consumer.getone(), LIMIT_S)).value != value:
+                pass
+            return True
+        finally:
+            await consumer.stop()
+
+    return asyncio.run(there_and_back())
+
+
+def by_kcat(secured: Secured, protocol: str, mechanism: str, value: bytes) -> bool:
+    words = [program("kcat"), "-t", TOPIC, "-p", "0"]
+    for name, text in secured.options(protocol, mechanism).items():
+        words += ["-b", text] if name == "bootstrap.servers" else ["-X", f"{name}={text}"]
+    subprocess.run([*words, "-P"], input=value, check=True, timeout=LIMIT_S)
+    read = subprocess.run(
+        [*words, "-C", "-e", "-q", "-o", "beginning"], check=True, timeout=LIMIT_S, capture_output=True
+    )
+    return value in read.stdout.splitlines()
+
+
+CLIENTS = {"confluent-kafka": by_confluent, "kafka-python": by_kafka_python, "aiokafka": by_aiokafka}
+
+
+@pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_record_goes_there_and_back(secured: Secured, client: str, protocol: str, mechanism: str) -> None:
+    assert CLIENTS[client](secured, protocol, mechanism, f"{client} {protocol} {mechanism}".encode())
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
+def test_a_record_goes_there_and_back_by_kcat(secured: Secured, protocol: str, mechanism: str) -> None:
+    assert by_kcat(secured, protocol, mechanism, f"kcat {protocol} {mechanism}".encode())
+
+
+# -- refusals: a clear error in the client, one line in the broker's log
+
+
+def failure(options: dict[str, Any], topic: str = TOPIC) -> str:
+    """What librdkafka says when it can't write."""
+    said: list[str] = []
+    producer = confluent_kafka.Producer(options | {"error_cb": lambda error: said.append(str(error)), "log_level": 0})
+    producer.produce(topic, b"x", partition=0, on_delivery=lambda error, _message: said.append(str(error)))
+    eventually(lambda: producer.poll(0.1) is None or bool(said), "an error")
+    producer.purge()
+    return "\n".join(said)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_wrong_password(secured: Secured, mechanism: str) -> None:
+    before = secured.log().count("authentication of 127.0.0.1")
+    assert "Authentication failed" in failure(secured.options("SASL_PLAINTEXT", mechanism, password="wrong"))
+    eventually(lambda: secured.log().count("authentication of 127.0.0.1") > before, "a line in the log")
+    assert "wrong" not in secured.log().replace("a wrong password", "")
+
+
+@pytest.mark.parametrize("name", ["late", "stranger"])
+def test_a_certificate_that_is_not_trusted(secured: Secured, name: str) -> None:
+    assert "SSL" in failure(secured.options("SSL", user=name))
+    eventually(lambda: "TLS handshake with 127.0.0.1 on listener SSL failed" in secured.log(), "a line in the log")
+
+
+def test_a_client_that_does_not_know_the_authority(secured: Secured) -> None:
+    options = secured.options("SASL_SSL", "PLAIN") | {"ssl.ca.location": str(secured.folder / "other.crt")}
+    assert "certificate verify failed" in failure(options)
+
+
+@pytest.mark.parametrize(("user", "topic"), [("eve", TOPIC), ("alice", SECRET)])
+def test_a_denied_topic(secured: Secured, user: str, topic: str) -> None:
+    assert "authorization failed" in failure(secured.options("SSL", user=user), topic).lower()
+    who = f"Principal = User:{user} is Denied Operation = Describe from host = 127.0.0.1"
+    line = f"{who} on resource = Topic:LITERAL:{topic}"
+    eventually(lambda: line in secured.log(), line)
