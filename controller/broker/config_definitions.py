@@ -62,6 +62,7 @@ _BOOLEANS = frozenset(
         "camerlengo.controlled.shutdown.check",
         "controlled.shutdown.enable",
         "delete.topic.enable",
+        "log.cleaner.enable",
         "zookeeper.set.acl",
     }
 )
@@ -168,6 +169,7 @@ _WORDS: Mapping[str, str] = {
     "elected.",
     "listener.security.protocol.map": "The security protocol of each listener.",
     "listeners": "The addresses at which connections are accepted.",
+    "log.cleaner.enable": "Whether compacted topics are cleaned.",
     "log.dir": "The log directory, if log.dirs is not set.",
     "log.dirs": "The log directories.",
     "log.dirs.tiers": "The tier of each log directory, ssd or hdd; without it they are all alike.",

@@ -41,6 +41,7 @@ _MANAGER = "kafka_controller_controllereventmanager"
 _CHANNELS = "kafka_controller_controllerchannelmanager"
 _PURGATORY = "kafka_server_delayedoperationpurgatory"
 _TIMER = "camerlengo_timer"
+_LOG_CLEANER = "kafka_log_logcleaner"
 _SESSION = "kafka_server_sessionexpirelistener"
 _REQUESTS = "kafka_network_requestmetrics"
 
@@ -52,6 +53,7 @@ def metrics_of(node: Node, now_ms: float) -> Iterator[Metric]:
     yield from _purgatories(node)
     yield from _transactions(node)
     yield from _session(node)
+    yield from _log_cleaner(node, now_ms)
     yield from _tiers(node)
 
 
@@ -213,6 +215,29 @@ def _transactions(node: Node) -> Iterator[Metric]:
     about = "Transactions that are decided and whose markers are being written"
     ending = 0 if transactions is None else transactions.markers.under_way
     yield _gauge("camerlengo_transactions_ending", about, float(ending))
+
+
+def _log_cleaner(node: Node, now_ms: float) -> Iterator[Metric]:
+    cleaner, data = node.log_cleaner, node.broker.data
+    if cleaner is None or data is None:
+        return
+    figures = cleaner.figures
+    for name, value, about in (
+        ("manager_max_dirty_percent", figures.max_dirty_percent, "The dirty share of the log that has most of it"),
+        ("manager_time_since_last_run_ms", now_ms - figures.last_run_ms, "Since the log cleaner looked for a log"),
+        ("_max_clean_time_secs", figures.clean_time_ms / 1000, "How long the last cleaning took"),
+        ("_cleaner_recopy_percent", figures.recopy_percent, "Bytes that the last cleaning kept"),
+        ("_max_buffer_utilization_percent", figures.buffer_utilization_percent, "How full its map of keys was"),
+        ("_max_compaction_delay_secs", figures.max_compaction_delay_ms / 1000, "Beyond max.compaction.lag.ms"),
+    ):
+        yield _gauge(f"{_LOG_CLEANER}{name}", about, float(value))
+    uncleanable = dict.fromkeys((directory.path for directory in data.logs.directories), 0.0)
+    for key in figures.uncleanable:
+        directory = data.logs.directory_of(*key)
+        if directory is not None:
+            uncleanable[directory.path] += 1
+    about = "Logs that the log cleaner can't clean"
+    yield _labelled_gauge(f"{_LOG_CLEANER}manager_uncleanable_partitions_count", about, "logdirectory", uncleanable)
 
 
 def _session(node: Node) -> Iterator[Metric]:

@@ -17,6 +17,7 @@ import msgspec
 from controller.broker.broker import Broker
 from controller.broker.config_requests import BrokerLoggers
 from controller.broker.lifecycle import Lifecycle, RandomSource, controlled_shutdown
+from controller.broker.log_cleaner import LogCleaner
 from controller.broker.log_maintenance import LogMaintenance
 from controller.broker.metadata import BrokerIdentity, MetadataBodies, MetadataCache
 from controller.broker.ports import OffLoop, Peers, at_once
@@ -166,6 +167,7 @@ class Node:
         )
         self.log_maintenance: LogMaintenance | None = None
         self.tiers: TierMaintenance | None = None
+        self.log_cleaner: LogCleaner | None = None
         if (data := self.broker.data) is not None:
             self.tiers = TierMaintenance(settings.tiers, data.logs, clock, trace, drive)
             self.log_maintenance = LogMaintenance(
@@ -206,6 +208,8 @@ class Node:
             self.log_maintenance.start()
         if self.tiers is not None:
             self.tiers.start()
+        if self.log_cleaner is not None:
+            self.log_cleaner.start()
         if self.broker.groups is not None:
             self.broker.groups.start()
         if self.broker.transactions is not None:
@@ -221,6 +225,8 @@ class Node:
             self.broker.transactions.close()
         if self.tiers is not None:
             self.tiers.stop()
+        if self.log_cleaner is not None:
+            self.log_cleaner.stop()
         if self.log_maintenance is not None:
             self.log_maintenance.close_logs(devices)
 

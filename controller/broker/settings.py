@@ -27,6 +27,7 @@ from controller.broker.security.sasl_settings import READ_SASL_SETTINGS, sasl_se
 from controller.broker.security.tls_settings import READ_TLS_SETTINGS, tls_settings
 from controller.broker.tier_settings import TierSettings, take_tiers, tier_table
 from controller.broker.unread_settings import has_no_effect, refused_settings
+from controller.core.topic_settings import ALONE_IN_USE, faults_alone
 from controller.protocol.codec import control_versions
 from controller.storage.settings import BROKER_NAMES, LogSettings
 
@@ -346,6 +347,7 @@ _SETTINGS: Mapping[str, Setting] = {
         "300000",
         integer(1, LONG_MAX),
     ),
+    "log.cleaner.enable": ("log_cleaner", "true", boolean),
     "log.segment.delete.delay.ms": ("log_segment_delete_delay_ms", "60000", integer(1, LONG_MAX)),
     "connections.max.idle.ms": ("connections_max_idle_ms", "600000", integer(-1, LONG_MAX)),
     "max.connections": ("max_connections", str(INT_MAX), integer(0)),
@@ -363,7 +365,7 @@ _SETTINGS: Mapping[str, Setting] = {
     "camerlengo.device.close.timeout.ms": ("device_close_timeout_ms", "30000", integer(0)),
     "queued.max.request.bytes": ("queued_max_request_bytes", "-1", integer(-1, LONG_MAX)),
 }
-_NAMES = frozenset(_SETTINGS) | frozenset(BROKER_NAMES)
+_NAMES = frozenset(_SETTINGS) | frozenset(BROKER_NAMES) | ALONE_IN_USE
 DEFAULT_TEXTS: Mapping[str, str | None] = {name: default for name, (_, default, _) in _SETTINGS.items()}
 """What each setting is if it is not given, as a text; None where it follows from others, or may be missing. Those of
 logs that `LogSettings` alone knows are not among them."""
@@ -482,6 +484,7 @@ class BrokerSettings:
     """Of a DescribeConfigs response; a fetch has fetch.max.bytes."""
     log_open_files_max: int
     """-1: a sixth of the descriptors that the process may have."""
+    log_cleaner: bool
     device_threads: int
     """The next three, too: of each device; see `DeviceLimits`."""
     device_queued_jobs: int
@@ -537,7 +540,7 @@ def parse_properties(source: str) -> dict[str, str]:
 def parse_settings(given: Mapping[str, str]) -> BrokerSettings:
     """BadSettings names everything that is wrong, with what was expected."""
     problems = [f"{name} is no setting{_suggestion(name)}" for name in given if not _known(name)]
-    problems += refused_settings(given)
+    problems += refused_settings(given) + faults_alone(given)
     problems += [f"{name} is required" for name in _REQUIRED if name not in given]
     fields: dict[str, Any] = {}
     for name, (meaning, default, parse) in _SETTINGS.items():

@@ -32,6 +32,7 @@ from controller.broker.request_context import on_broker_thread
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock, Future, Timer, spawn
 from controller.core.topic_settings import (
+    BROKER_ALONE,
     BY_BROKER_NAME,
     THROTTLE_RATES,
     TOPIC_SETTINGS,
@@ -107,6 +108,14 @@ class TopicConfigs:
                 return int(text)
         return None
 
+    def of_cleaner(self, name: str) -> str:
+        """What a setting of `BROKER_ALONE` comes to for this broker. A value that is not valid is passed over."""
+        setting = BROKER_ALONE[name]
+        for text in (one.get(name) for one in (self.broker, self.default, self._settings.given)):
+            if text is not None and setting.fault(text) is None:
+                return text.strip()
+        return setting.default
+
     def throttled_replicas(self, name: str, topic: str) -> str:
         """leader. or follower.replication.throttled.replicas of a topic whose config is known."""
         return self._value(self._topics.get(topic, NOTHING), name)
@@ -172,8 +181,10 @@ class TopicConfigs:
 
     def _log_settings(self, config: Mapping[str, str] | None) -> LogSettings:
         settings = self._of_log({} if config is None else config)
+        if config is None:
+            settings = replace(settings, compacted=False)  # it may be one whose records are all to be kept
         if config is None or not self._deletes(config):
-            # Nothing compacts here, and what a compacted topic keeps is not to go by age.
+            # What a compacted topic keeps is not to go by age.
             return replace(settings, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
         return settings
 

@@ -127,8 +127,8 @@ def _int(name: str, default: int, least: int, broker: str, documentation: str, i
     return TopicSetting(name, CONFIG_TYPE_INT, str(default), broker, check, documentation, in_use)
 
 
-def _double(name: str, default: str, documentation: str) -> TopicSetting:
-    return TopicSetting(name, CONFIG_TYPE_DOUBLE, default, "", _decimal, documentation, in_use=False)
+def _double(name: str, default: str, documentation: str, in_use: bool = False) -> TopicSetting:
+    return TopicSetting(name, CONFIG_TYPE_DOUBLE, default, "", _decimal, documentation, in_use)
 
 
 def _long(name: str, default: int, least: int, broker: str, documentation: str, in_use: bool = True) -> TopicSetting:
@@ -165,7 +165,7 @@ _TABLE: tuple[TopicSetting, ...] = (
         "delete",
         "log.cleanup.policy",
         _each_of("compact", "delete"),
-        "Whether old segments are deleted (delete). Without delete all records are kept: nothing compacts here.",
+        "Whether old segments are deleted (delete), and whether of each key the last record is kept (compact).",
     ),
     TopicSetting(
         "compression.type",
@@ -176,7 +176,13 @@ _TABLE: tuple[TopicSetting, ...] = (
         "Records are kept as their producer compressed them, whatever this says.",
         in_use=False,
     ),
-    _long("delete.retention.ms", DAY_MS, 0, "log.cleaner.delete.retention.ms", _NOT_HERE, in_use=False),
+    _long(
+        "delete.retention.ms",
+        DAY_MS,
+        0,
+        "log.cleaner.delete.retention.ms",
+        "How long a compacted topic keeps a record without a value, and a transaction's marker.",
+    ),
     _long("file.delete.delay.ms", 60_000, 0, "log.segment.delete.delay.ms", _NOT_HERE, in_use=False),
     _long(
         "flush.messages",
@@ -205,7 +211,13 @@ _TABLE: tuple[TopicSetting, ...] = (
         _throttled,
         "Which replicas catch up no faster than their leader's leader.replication.throttled.rate.",
     ),
-    _long("max.compaction.lag.ms", LONG_MAX, 1, "log.cleaner.max.compaction.lag.ms", _NOT_HERE, in_use=False),
+    _long(
+        "max.compaction.lag.ms",
+        LONG_MAX,
+        1,
+        "log.cleaner.max.compaction.lag.ms",
+        "After how long a record of a compacted topic is compacted, however little is dirty.",
+    ),
     _int("max.message.bytes", 1024**2 + 12, 0, "message.max.bytes", "How large a record batch may be, as it is sent."),
     _boolean("message.downconversion.enable", "true", "log.message.downconversion.enable", _NOT_HERE, in_use=False),
     TopicSetting(
@@ -238,10 +250,15 @@ _TABLE: tuple[TopicSetting, ...] = (
         "0.5",
         "log.cleaner.min.cleanable.ratio",
         _share,
-        _NOT_HERE,
-        in_use=False,
+        "Above which share of bytes that were not cleaned yet a compacted log is cleaned.",
     ),
-    _long("min.compaction.lag.ms", 0, 0, "log.cleaner.min.compaction.lag.ms", _NOT_HERE, in_use=False),
+    _long(
+        "min.compaction.lag.ms",
+        0,
+        0,
+        "log.cleaner.min.compaction.lag.ms",
+        "How long a record of a compacted topic stays as it is.",
+    ),
     _int(
         "min.insync.replicas",
         1,
@@ -310,11 +327,35 @@ BROKER_ALONE: Mapping[str, TopicSetting] = MappingProxyType(
         one.name: one
         for one in (
             _int("background.threads", 10, 1, "", _NO_EFFECT, in_use=False),
-            _long("log.cleaner.backoff.ms", 15_000, 0, "", _NO_EFFECT, in_use=False),
-            _long("log.cleaner.dedupe.buffer.size", 134_217_728, 1, "", _NO_EFFECT, in_use=False),
-            _double("log.cleaner.io.buffer.load.factor", "0.9", _NO_EFFECT),
-            _int("log.cleaner.io.buffer.size", 524_288, 0, "", _NO_EFFECT, in_use=False),
-            _double("log.cleaner.io.max.bytes.per.second", "1.7976931348623157E308", _NO_EFFECT),
+            _long(
+                "log.cleaner.backoff.ms", 15_000, 0, "", "How long the log cleaner waits when no log is to be cleaned."
+            ),
+            _long(
+                "log.cleaner.dedupe.buffer.size",
+                134_217_728,
+                1,
+                "",
+                "How many bytes the log cleaner's map of keys may take: 256 for each key.",
+            ),
+            _double(
+                "log.cleaner.io.buffer.load.factor",
+                "0.9",
+                "How full the log cleaner's map of keys may be.",
+                in_use=True,
+            ),
+            _int(
+                "log.cleaner.io.buffer.size",
+                524_288,
+                0,
+                "",
+                "How many bytes of a log the log cleaner reads in four pieces of work.",
+            ),
+            _double(
+                "log.cleaner.io.max.bytes.per.second",
+                "1.7976931348623157E308",
+                "How many bytes the log cleaner reads and writes in a second at most.",
+                in_use=True,
+            ),
             _int("log.cleaner.threads", 1, 0, "", _NO_EFFECT, in_use=False),
             _int("num.io.threads", 8, 1, "", _NO_EFFECT, in_use=False),
             _int("num.network.threads", 3, 1, "", _NO_EFFECT, in_use=False),
@@ -323,7 +364,16 @@ BROKER_ALONE: Mapping[str, TopicSetting] = MappingProxyType(
         )
     }
 )
-"""Of brokers alone, dynamic in Kafka 2.8, and without a part here: kept, shown and checked."""
+"""Of brokers alone, and dynamic: the log cleaner's, and what has no part here and is kept, shown and checked."""
+
+
+ALONE_IN_USE = frozenset(name for name, one in BROKER_ALONE.items() if one.in_use)
+
+
+def faults_alone(config: Mapping[str, str]) -> list[str]:
+    """Kafka's error messages for those of a broker's properties that are of `BROKER_ALONE` and in use."""
+    faults = [BROKER_ALONE[name].fault(text) for name, text in config.items() if name in ALONE_IN_USE]
+    return [fault for fault in faults if fault is not None]
 
 
 def config_fault(config: Mapping[str, str]) -> str | None:

@@ -410,6 +410,7 @@ class MemoryDisk:
             inode = now if now is before or draw.random() < 0.5 else before
             if inode is not None:
                 kept[path] = inode
+        self._keep_renamed(kept)
         torn: set[int] = set()
         for inode in kept.values():
             if id(inode) not in torn:
@@ -425,6 +426,16 @@ class MemoryDisk:
             self._parent(path).put_synced(_split(path)[1], inode)
         self.locks.clear()
         self.fail_after = None
+
+    def _keep_renamed(self, kept: dict[str, _Inode]) -> None:
+        """A file that was renamed within its directory has one of the two names: a rename is atomic."""
+        there = {id(inode) for inode in kept.values()}
+        for directory in self._directories.values():
+            before = {id(inode) for inode in directory.synced[1::2]}
+            for name in _names(directory.files):
+                inode = _named(directory.files, name)
+                if inode is not None and id(inode) in before and id(inode) not in there:
+                    kept[directory.full_path(name)] = inode
 
     def damage(self, path: str, position: int) -> None:
         """Flips every bit of one byte, synced or not."""

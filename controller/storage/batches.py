@@ -9,7 +9,7 @@ Layout: Kafka's DefaultRecordBatch and DefaultRecord; integers are zigzag varint
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -44,6 +44,7 @@ _CODEC_BITS = 0x07
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
+_DELETE_HORIZON = 0x40
 
 
 class BatchHeader(NamedTuple):
@@ -99,6 +100,12 @@ class BatchHeader(NamedTuple):
     @property
     def is_transactional(self) -> bool:
         return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """From when on a log cleaner may drop the records without a value and the markers of this batch; None until one
+        has seen it. It is kept where the base timestamp was, to which the records' times are relative (KIP-534)."""
+        return self.base_timestamp_ms if self.attributes & _DELETE_HORIZON else None
 
 
 def header_at(data: Bytes, position: int, available: int) -> BatchHeader:
@@ -329,6 +336,74 @@ def _varint(data: Bytes, position: int) -> tuple[int, int]:
     reader = _Reader(data)
     reader.position = position
     return reader.varint(), reader.position
+
+
+class RecordSpan(NamedTuple):
+    """Where a record lies in a batch's records: from `start` to `end`, its offset from `offset_at` on. `key` None: it
+    has none. A tuple, since a log cleaner makes one for each record."""
+
+    start: int
+    timestamp_delta: int
+    offset_at: int
+    offset_delta: int
+    key: bytes | None
+    has_value: bool
+    end: int
+
+
+def record_spans(payload: bytes, count: int) -> list[RecordSpan]:
+    """Where each of the `count` records of `payload` lies, as for `decode_records`. Raises CorruptBatch."""
+    spans: list[RecordSpan] = []
+    position, size = 0, len(payload)
+    for _ in range(count):
+        start = position
+        length, position = _varint(payload, position)
+        end = position + length
+        if length < 1 or end > size:
+            raise CorruptBatch(0, f"record byte {position}: a record of {length} bytes, {size - position} left")
+        timestamp_delta, offset_at = _varint(payload, position + 1)
+        offset_delta, position = _varint(payload, offset_at)
+        key_bytes, position = _varint(payload, position)
+        key = None if key_bytes < 0 else payload[position : position + key_bytes]
+        value_bytes, position = _varint(payload, position + max(key_bytes, 0))
+        if position + max(value_bytes, 0) > end:
+            raise CorruptBatch(
+                0, f"record byte {position}: a value of {value_bytes} bytes beyond the record's end {end}"
+            )
+        spans.append(RecordSpan(start, timestamp_delta, offset_at, offset_delta, key, value_bytes >= 0, end))
+        position = end
+    if position != size:
+        raise CorruptBatch(0, f"record byte {position}: {size - position} bytes after the last record")
+    return spans
+
+
+def with_timestamp_delta(payload: bytes, span: RecordSpan, timestamp_delta: int) -> bytes:
+    """The record with another time, relative to its batch's."""
+    after_length = span.offset_at - len(zigzag(span.timestamp_delta)) - 1
+    body = payload[after_length : after_length + 1] + zigzag(timestamp_delta) + payload[span.offset_at : span.end]
+    return zigzag(len(body)) + body
+
+
+def rewritten(header: BatchHeader, payload: bytes, changes: Mapping[str, int]) -> tuple[bytes, BatchHeader]:
+    """A stored batch with other records, as their codec left them in `payload`, and with these fields of its header
+    (see BatchHeader) changed; base offset, last offset and producer stay."""
+    length = HEADER_BYTES - LENGTH_END + len(payload)
+    header = header._replace(length=length, crc=0, **changes)
+    batch = bytearray(_HEADER.pack(*header)) + payload
+    crc = crc32c(batch[CRC_FROM:])
+    _CRC.pack_into(batch, _CRC_AT, crc)
+    return bytes(batch), header._replace(crc=crc)
+
+
+def emptied(header: BatchHeader) -> tuple[bytes, BatchHeader]:
+    """The batch without its records: what is left says up to which offset, and which sequence, its producer came."""
+    kept = header.attributes & (_LOG_APPEND_TIME | _TRANSACTIONAL | _CONTROL)
+    return rewritten(header, b"", {"attributes": kept, "base_timestamp_ms": NO_TIMESTAMP, "record_count": 0})
+
+
+def with_delete_horizon(attributes: int) -> int:
+    """A batch's attributes once its base timestamp is a delete horizon."""
+    return attributes | _DELETE_HORIZON
 
 
 def decode_records(header: BatchHeader, payload: Bytes) -> Iterator[Record]:

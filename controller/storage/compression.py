@@ -1,4 +1,4 @@
-"""Decompression of record batches: gzip, snappy, lz4 and zstd, with a bound on what comes out.
+"""The compression of record batches: gzip, snappy, lz4 and zstd, with a bound on what comes out.
 
 Pure. A producer's bytes are not trusted: `decompressing` never holds more than `limit` bytes of output, whatever the
 input announces. It is a generator, so that its caller can move the rest of the work off the event loop: before each
@@ -183,3 +183,49 @@ def _into_buffer(name: str, into: Callable[[memoryview, memoryview], int], paylo
 
 
 _FULL = "failed to write whole buffer"
+
+
+def compressed(codec: int, data: bytes) -> bytes:
+    """What Kafka's clients decompress to `data`; `codec` as in a batch's attributes, 0 for none."""
+    match codec:
+        case 0:
+            return data
+        case 1:
+            deflating = zlib.compressobj(wbits=_GZIP_WINDOW)
+            return deflating.compress(data) + deflating.flush()
+        case 2:
+            return b"".join(_snappy_blocks(data))
+        case 3:
+            return b"".join(_lz4_blocks(data))
+        case 4:
+            return bytes(cramjam.zstd.compress(data))
+    raise ValueError(f"codec must be 0 to 4, got {codec}")
+
+
+_SNAPPY_BLOCK_BYTES = 32 * 1024
+"""As snappy-java's streams."""
+
+
+def _snappy_blocks(data: bytes) -> Generator[bytes, None, None]:
+    yield _XERIAL + _XERIAL_VERSIONS
+    for start in range(0, len(data), _SNAPPY_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + _SNAPPY_BLOCK_BYTES]))
+        yield _BIG_ENDIAN_INT.pack(len(block)) + block
+
+
+_LZ4_HEAD = b"\x04\x22\x4d\x18\x60\x40\x82"
+"""Version 1, independent blocks of at most 64 KiB, no checksums but the head's own."""
+_LZ4_BLOCK_BYTES = 64 * 1024
+
+
+def _lz4_blocks(data: bytes) -> Generator[bytes, None, None]:
+    """A frame as KafkaLZ4BlockOutputStream writes it; the codec's own frames have blocks that depend on one another."""
+    yield _LZ4_HEAD
+    for start in range(0, len(data), _LZ4_BLOCK_BYTES):
+        plain = data[start : start + _LZ4_BLOCK_BYTES]
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        if len(block) < len(plain):
+            yield _LZ4_BLOCK.pack(len(block)) + block
+        else:
+            yield _LZ4_BLOCK.pack(len(plain) | _LZ4_UNCOMPRESSED) + plain
+    yield _LZ4_BLOCK.pack(0)

@@ -17,6 +17,7 @@ import msgspec
 from controller.storage.batches import INT_MAX
 from controller.storage.checkpoints import (
     CLEAN_SHUTDOWN,
+    CLEANER_POINTS,
     HIGH_WATERMARKS,
     LOCK,
     LOG_START_OFFSETS,
@@ -28,6 +29,8 @@ from controller.storage.checkpoints import (
     encode_offsets,
     encode_topic_id,
 )
+from controller.storage.compaction import CleanerLimits, Cleaning
+from controller.storage.compaction_rules import NEVER_CLEANED, DirtyRange
 from controller.storage.devices import ANY_DEVICE
 from controller.storage.disk import Disk, Health, Lock, is_shortage, on_disk
 from controller.storage.errors import CorruptLog, LogOffline, OutOfResources
@@ -150,6 +153,7 @@ class LogDirectory:
         if recovery_points is None:
             self.was_clean = False  # which of the bytes were synced is not known
         start_offsets = self._read_offsets(names, LOG_START_OFFSETS, "the logs begin with their first segments") or {}
+        cleaned = self._read_offsets(names, CLEANER_POINTS, "compacted logs are cleaned from their beginning") or {}
         self.high_watermarks = self._read_offsets(names, HIGH_WATERMARKS, "the high watermarks begin at 0") or {}
         for name in names:
             partition = partition_of(name)
@@ -157,8 +161,8 @@ class LogDirectory:
                 self.health.warn(f"{self.path}/{name}: expected a directory, and left alone")
             elif partition is not None and self.health.cause is None:
                 flushed = (recovery_points or {}).get(partition, 0)
-                known = LogCheckpoint(flushed, start_offsets.get(partition, 0), self.was_clean)
-                self._load_log(partition, known)
+                start, cleaned_to = start_offsets.get(partition, 0), cleaned.get(partition, NEVER_CLEANED)
+                self._load_log(partition, LogCheckpoint(flushed, start, self.was_clean, cleaned_to))
         self._miss(recovery_points or {})
         self.purge_deleted()
         if CLEAN_SHUTDOWN in names:
@@ -318,6 +322,8 @@ class LogDirectory:
             # Before the directories: a new life of a partition must not inherit the old one's offsets.
             self.checkpoint_recovery_points()
             self.checkpoint_log_start_offsets()
+            if any(log.cleaned_to != NEVER_CLEANED for log in logs.values()):
+                self.checkpoint_cleaner_points()
             self.write_high_watermarks({one: at for one, at in self.high_watermarks.items() if one not in logs})
             for partition in partitions:
                 directory = self._directory(partition)
@@ -388,6 +394,16 @@ class LogDirectory:
             if log.log_start_offset and log.log_start_offset > log.segment_offsets[0]
         }
         self._write_offsets(LOG_START_OFFSETS, offsets, soon)
+
+    @on_disk
+    def checkpoint_cleaner_points(self, soon: bool = False) -> None:
+        """How far each log was compacted: written before its first segment is replaced, and after each cleaning."""
+        points = {one: log.cleaned_to for one, log in self.logs.items() if log.cleaned_to != NEVER_CLEANED}
+        self._write_offsets(CLEANER_POINTS, points, soon)
+
+    def cleaning(self, partition: TopicPartition, dirty: DirtyRange, limits: CleanerLimits) -> Cleaning:
+        """A cleaning of the partition's log that has not begun."""
+        return Cleaning(self._disk, self.logs[partition], dirty, limits, self._now_ms())
 
     @on_disk
     def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int], soon: bool = False) -> None:

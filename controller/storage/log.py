@@ -2,8 +2,8 @@
 
 Plain synchronous code over a `Disk`; one caller at a time. The high watermark is the caller's: what is committed is a
 matter of replication, not of files. What `append_*` returned is in the file but, before `flush`, not on the disk:
-durability is the replicas', as in Kafka. `roll_reason` and `deletable` decide when to roll and which segments to
-delete, by the rules of Kafka 2.8's LogSegment.shouldRoll and Log.deleteOldSegments.
+durability is the replicas', as in Kafka. `roll_reason` says when to roll, by the rules of Kafka
+2.8's LogSegment.shouldRoll.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from zlib import crc32
 
 import msgspec
@@ -28,6 +28,7 @@ from controller.storage.batches import (
     whole_bytes,
 )
 from controller.storage.checkpoints import LEADER_EPOCHS, EpochEnd, LeaderEpochs, encode_epochs
+from controller.storage.compaction_rules import NEVER_CLEANED, CompactionState, UnderWay
 from controller.storage.disk import Disk, FileRange, Health, on_disk, or_offline
 from controller.storage.errors import BadBatches, OffsetOutOfRange, OffsetsOutOfOrder
 from controller.storage.log_validator import Checked, checking, done
@@ -43,36 +44,12 @@ from controller.storage.producer_states import (
 )
 from controller.storage.recovery import LogCheckpoint, open_files
 from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, index_of, range_from, segment_path
-from controller.storage.settings import UNLIMITED, LogSettings
+from controller.storage.segment_rules import SegmentFacts, deletable
+from controller.storage.settings import LogSettings
 from controller.storage.tiers import LogTiers
 from controller.storage.transactions import AbortedRange, Marker, Origin, aborted_between, markers_in
 
 T = TypeVar("T")
-
-
-class SegmentFacts(Protocol):
-    """What the rules look at. Timestamps in ms, -1 unknown."""
-
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def next_offset(self) -> int: ...
-    @property
-    def size_bytes(self) -> int: ...
-    @property
-    def created_ms(self) -> int: ...
-    @property
-    def first_timestamp_ms(self) -> int:
-        """The largest timestamp of its first batch."""
-
-    @property
-    def latest_ms(self) -> int:
-        """The largest timestamp of all, or when the file was changed where no batch has one."""
-
-    @property
-    def offset_entries(self) -> int: ...
-    @property
-    def time_entries(self) -> int: ...
 
 
 class RollReason(Enum):
@@ -116,35 +93,14 @@ def roll_reason(
         age_ms = max_timestamp_ms - segment.first_timestamp_ms
     else:
         age_ms = now_ms - segment.created_ms
-    if age_ms > settings.roll_ms - jitter_ms:
+    roll_ms = min(settings.roll_ms, settings.max_compaction_lag_ms) if settings.compacted else settings.roll_ms
+    if age_ms > roll_ms - jitter_ms:
         return RollReason.AGE
     # One entry of the time index is kept for the segment's last.
     index_bytes = settings.index_size_max_bytes
     if segment.offset_entries >= index_bytes // 8 or segment.time_entries >= index_bytes // 12 - 1:
         return RollReason.INDEX_FULL
     return None
-
-
-def deletable(
-    segments: Sequence[SegmentFacts], log_start_offset: int, high_watermark: int, settings: LogSettings, now_ms: int
-) -> int:
-    """How many segments, the oldest first, retention lets go: too old, too much, or before the log's start. None
-    that holds an offset at the high watermark or above. All of them only if the last holds something."""
-    total = sum(segment.size_bytes for segment in segments)
-    surplus = total - settings.retention_bytes if settings.retention_bytes != UNLIMITED else 0
-    count = 0
-    for segment in segments:
-        is_last = count == len(segments) - 1
-        if segment.next_offset > high_watermark or (is_last and segment.size_bytes == 0):
-            break
-        too_old = settings.retention_ms != UNLIMITED and now_ms - segment.latest_ms > settings.retention_ms
-        too_much = surplus > 0 and surplus >= segment.size_bytes
-        before_start = not is_last and segment.next_offset <= log_start_offset
-        if not (too_old or too_much or before_start):
-            break
-        surplus -= segment.size_bytes
-        count += 1
-    return count
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
@@ -206,6 +162,7 @@ class PartitionLog:
 
     __slots__ = (
         "_began_ms",
+        "_compaction",
         "_disk",
         "_held",
         "_keep_recovery_point",
@@ -252,6 +209,9 @@ class PartitionLog:
         self._now_ms = now_ms
         self._let_go: list[Segment] | None = None
         self._keep_recovery_point = keep_recovery_point or _keep_nothing
+        self._compaction: CompactionState | None = None
+        if known is not None and known.cleaned_to != NEVER_CLEANED:
+            self._compaction = CompactionState(known.cleaned_to)
         self._open(known or LogCheckpoint())
 
     @on_disk
@@ -327,6 +287,39 @@ class PartitionLog:
         if self._held is None:
             return (self.log_end_offset,)
         return tuple(segment.base_offset for segment in self._held)
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """For the log cleaner; the last is the active one."""
+        return self._segments
+
+    @property
+    def cleaned_to(self) -> int:
+        """Below it the log cleaner has been, and segments may have gaps; NEVER_CLEANED: it has not begun."""
+        return NEVER_CLEANED if self._compaction is None else self._compaction.cleaned_to
+
+    def cleaning_begins(self, cleaning: UnderWay) -> None:
+        """It is settled before what it reads is cut off or removed; until it ends, retention waits."""
+        self._compaction = CompactionState(max(self.cleaned_to, 0), cleaning)
+
+    def cleaning_ends(self, cleaned_to: int) -> None:
+        self._compaction = CompactionState(min(cleaned_to, self.log_end_offset))
+
+    def replace_segments(self, old: Sequence[Segment], new: Segment) -> None:
+        """From now on `new` is read in place of `old`, which lie next to one another."""
+        first = self._segments.index(old[0])
+        self._segments[first : first + len(old)] = [new]
+
+    @on_disk
+    def end_cleaning(self) -> None:
+        """End a cleaning early that is under way."""
+        self._settle_cleaning()
+
+    def _settle_cleaning(self) -> None:
+        compaction = self._compaction
+        if compaction is not None and compaction.under_way is not None:
+            self._compaction = CompactionState(compaction.cleaned_to)
+            compaction.under_way.settle()
 
     @on_disk
     def segment_times(self) -> tuple[tuple[int, int], ...]:
@@ -503,6 +496,7 @@ class PartitionLog:
     def close(self) -> None:
         """Flushes, writes indexes and a producer snapshot, and closes the files. A range read before can't be read
         any more."""
+        self._settle_cleaning()
         self.flush()
         self._active.seal()
         self._active.sync(sealed=True)
@@ -515,7 +509,7 @@ class PartitionLog:
 
     def abandon(self) -> None:
         """The partition is being deleted: lets go of the files as they are. LogOffline from here on."""
-        self._held = []
+        self._held, self._compaction = [], None
         self._disk.settle_derived(self.directory)
         self.health = Health(self.directory)
         self.health.fail(FileNotFoundError(f"{self.directory} is deleted"))
@@ -663,6 +657,7 @@ class PartitionLog:
         if offset < self._segments[0].base_offset:
             self.restart_at(offset)
             return True
+        self._settle_cleaning()
         end = self.truncated_end(offset)
         # First of all. A recovery point left above the new end would make the next torn tail look like a loss.
         if self.lower_recovery_point(end):
@@ -678,6 +673,7 @@ class PartitionLog:
     @or_offline
     def restart_at(self, offset: int) -> None:
         """Lets everything go and begins again, empty, at `offset`: the leader has nothing as old as this log's end."""
+        self._settle_cleaning()
         if self.lower_recovery_point(0):
             self._keep_recovery_point()
         now_ms = self._now_ms()
@@ -695,6 +691,8 @@ class PartitionLog:
         self._disk.settle_derived(self.directory)  # what was cut off must not come back with a snapshot
         self.log_end_offset = end
         self.log_start_offset = min(self.log_start_offset, end)
+        if self._compaction is not None:
+            self._compaction = CompactionState(min(self.cleaned_to, end))
         self.epochs.truncate_from_end(end)
         snapshots = snapshot_offsets(self._disk.names(self.directory))
         self._producers = restore(self._disk, self.directory, snapshots, self._segments, end)
@@ -736,6 +734,8 @@ class PartitionLog:
         now_ms = self._now_ms()
         if self._producers is not None:
             self._producers.expire(now_ms, self.settings.producer_id_expiration_ms)
+        if self._compaction is not None and self._compaction.under_way is not None:
+            return 0, self._removal(self._let_go) if self._let_go else None
         count = deletable(self._segments, self.log_start_offset, high_watermark, self.settings, now_ms)
         if count == len(self._segments):
             self._roll(self.log_end_offset)

@@ -99,6 +99,10 @@ class ProducerStates:
     def __len__(self) -> int:
         return 0 if self._producers is None else len(self._producers)
 
+    def items(self) -> Iterable[tuple[int, Producer]]:
+        """By producer id."""
+        return () if self._producers is None else self._producers.items()
+
     def producer(self, producer_id: int) -> Producer | None:
         return None if self._producers is None else self._producers.get(producer_id)
 

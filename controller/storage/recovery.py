@@ -77,6 +77,8 @@ class LogCheckpoint(msgspec.Struct, frozen=True, gc=False):
     log_start_offset: int = 0
     clean: bool = False
     """The last process closed the log, and nothing can be torn."""
+    cleaned_to: int = -1
+    """Up to which offset the log cleaner has cleaned the log; -1: it never began to."""
     is_new: bool = False
     """The directory was made just now, with others, and the caller syncs all of them together."""
 
@@ -168,6 +170,8 @@ def open_files(
         producers = ProducerStates()
     else:
         producers = restore(disk, directory, snapshots, segments, log_end_offset, unsound_from)
+        if unsound_from is not None:
+            _sync_aborted(disk, directory, [one for one in segments[:-1] if one.base_offset >= unsound_from])
     topic_id = _topic_id(disk, directory) if PARTITION_METADATA in names else NO_TOPIC_ID
     return Opened(segments, epochs, producers, topic_id, log_start_offset, cut_bytes, unavailable)
 
@@ -228,7 +232,7 @@ def _settle(
     tiers: LogTiers | None,
 ) -> int:
     """Makes `segments` those that are kept, with their ends known. How many bytes were cut off."""
-    joins = Joins(tuple(segments))
+    joins = Joins(tuple(segments), known)
     if known.clean:
         cut_bytes = 0
         check_joins(names, segments, len(segments), joins)
@@ -268,6 +272,8 @@ def _recover(
             damage, segment.next_offset = beginning, segment.base_offset  # and not where the next begins
         after = segments[index + 1 : index + 2]
         if damage is None and (not after or joins.join(segment.next_offset, after[0])):
+            if after:
+                segment.next_offset = after[0].base_offset  # what was compacted away ends there too
             continue
         position = segment.size_bytes if damage is None else damage.position
         reason = f"the next segment begins at {after[0].base_offset}" if damage is None else damage.reason
@@ -292,6 +298,16 @@ def _recover(
                 tiers.touched(segment)
             tiers.sync_names()
     return cut_bytes
+
+
+def _sync_aborted(disk: Disk, directory: str, segments: Sequence[Segment]) -> None:
+    """The recovery point is the log's end from now on: after another crash these are not made again."""
+    made = [one for one in segments if len(one.aborted)]
+    for segment in made:
+        segment.aborted.save()
+        segment.aborted.sync()
+    if made:
+        disk.sync_names(directory)
 
 
 def _assign_epochs(segment: Segment, epochs: LeaderEpochs) -> None:
@@ -345,10 +361,15 @@ def _topic_id(disk: Disk, directory: str) -> bytes:
 
 
 class Joins:
-    """The segments of one log; whether it was compacted is looked up when there is a gap, and once."""
+    """The segments of one log, in which compaction may have left gaps.
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
+    Where the log cleaner's checkpoint names the log, gaps are accepted up to the offset that it names, and up to the
+    recovery point if the batches show compaction: above both, a segment that is missing was taken by a crash. Where it
+    does not, the batches alone say whether the log was compacted, which is looked up once."""
+
+    def __init__(self, segments: Sequence[Segment], known: LogCheckpoint) -> None:
         self._segments = segments
+        self._known = known
         self._compacted: bool | None = None
 
     @property
@@ -365,13 +386,19 @@ class Joins:
             first = header_at(segment.file.read_at(0, HEADER_BYTES), 0, segment.size_bytes)
         except CorruptBatch as error:
             return BatchDamage(0, error.reason)
-        if first.base_offset == segment.base_offset or (first.base_offset > segment.base_offset and self.is_compacted):
+        if first.base_offset == segment.base_offset:
+            return None
+        if first.base_offset > segment.base_offset and (self._known.cleaned_to >= 0 or self.is_compacted):
             return None
         return BatchDamage(0, f"the first batch has base offset {first.base_offset}, expected {segment.base_offset}")
 
     def join(self, end: int, after: Segment) -> bool:
         """Whether `after` may follow a segment that ends at `end`."""
-        return end == after.base_offset or (end < after.base_offset and self.is_compacted)
+        begins = after.base_offset
+        if end >= begins or begins <= self._known.cleaned_to:
+            return end <= begins
+        may_have_gaps = self._known.cleaned_to < 0 or begins <= self._known.recovery_point
+        return may_have_gaps and self.is_compacted
 
 
 def check_joins(names: Sequence[str], segments: Sequence[Segment], begun: int, joins: Joins) -> None:
@@ -495,8 +522,10 @@ def _complete(disk: Disk, directory: str, base: int, names: Sequence[str]) -> No
         raise CorruptLog(path + SWAP, damage.position, damage.reason)
     covered = [one for name in names if (one := base_offset_of(name, LOG_SUFFIX)) is not None and base < one < end]
     for one in covered:
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
             disk.remove(segment_path(directory, one, suffix))
-    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+    # Without the index of aborted transactions: their records are gone, and so may be their markers.
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
         disk.remove(segment_path(directory, base, suffix))
+    disk.sync_names(directory)  # an index that is removed must not come back beside the new segment
     disk.rename(path + SWAP, path)

@@ -263,6 +263,7 @@ class Segment:
         "_recent_before",
         "_recent_since_ms",
         "_sealed_ms",
+        "_suffix",
         "_times",
         "_unindexed_bytes",
         "base_offset",
@@ -276,12 +277,22 @@ class Segment:
         "store",
     )
 
-    def __init__(self, disk: Disk, directory: str, base_offset: int, index_interval_bytes: int, now_ms: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        index_interval_bytes: int,
+        now_ms: int,
+        *,
+        suffix: str = "",
+    ) -> None:
         self.base_offset = base_offset
+        self._suffix = suffix
         self._disk = disk
         self._directory = directory
         self._index_interval_bytes = index_interval_bytes
-        self.file: File = disk.open(segment_path(directory, base_offset, LOG_SUFFIX))
+        self.file: File = disk.open(self.path)
         self.size_bytes = self.file.size()
         self.next_offset = base_offset if self.size_bytes == 0 else -1
         self._offsets: SparseIndex | None = None
@@ -305,14 +316,14 @@ class Segment:
 
     @property
     def path(self) -> str:
-        return segment_path(self._directory, self.base_offset, LOG_SUFFIX)
+        return self.path_of(LOG_SUFFIX)
 
     @property
     def disk(self) -> Disk:
         return self._disk
 
     def path_of(self, suffix: str) -> str:
-        return segment_path(self._directory, self.base_offset, suffix)
+        return segment_path(self._directory, self.base_offset, suffix) + self._suffix
 
     @property
     def is_on_hdd(self) -> bool:
@@ -336,21 +347,21 @@ class Segment:
     @property
     def offsets(self) -> SparseIndex:
         if self._offsets is None:
-            path = segment_path(self._directory, self.base_offset, INDEX_SUFFIX)
+            path = self.path_of(INDEX_SUFFIX)
             self._offsets = SparseIndex(self._disk, path, OFFSET_ENTRY)
         return self._offsets
 
     @property
     def times(self) -> SparseIndex:
         if self._times is None:
-            path = segment_path(self._directory, self.base_offset, TIME_INDEX_SUFFIX)
+            path = self.path_of(TIME_INDEX_SUFFIX)
             self._times = SparseIndex(self._disk, path, TIME_ENTRY)
         return self._times
 
     @property
     def aborted(self) -> TransactionIndex:
         if self._aborted is None:
-            path = segment_path(self._directory, self.base_offset, TXN_INDEX_SUFFIX)
+            path = self.path_of(TXN_INDEX_SUFFIX)
             self._aborted = TransactionIndex(self._disk, path, is_new=not self.size_bytes)
         return self._aborted
 
@@ -634,7 +645,24 @@ class Segment:
     def remove(self) -> None:
         """Off the disk. The file is not closed: ranges of it may be on their way out."""
         for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX):
-            self._disk.remove(segment_path(self._directory, self.base_offset, suffix))
+            self._disk.remove(self.path_of(suffix))
+
+    def rename(self, suffix: str) -> Segment:
+        """The same segment with its files under other names; sealed, and this object is not used any more. Ranges of it
+        stay readable."""
+        has_aborted = bool(len(self.aborted))
+        for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, *((TXN_INDEX_SUFFIX,) if has_aborted else ())):
+            self._disk.rename(self.path_of(kind), segment_path(self._directory, self.base_offset, kind) + suffix)
+        renamed = Segment(
+            self._disk,
+            self._directory,
+            self.base_offset,
+            self._index_interval_bytes,
+            self.created_ms,
+            suffix=suffix,
+        )
+        renamed.next_offset = self.next_offset
+        return renamed
 
     # What the rules look at
 

@@ -13,6 +13,7 @@ LONG_MAX = 2**63 - 1
 UNLIMITED = -1
 FOLLOWER_TIER = "camerlengo.follower.tier"
 """Of a broker and of a topic."""
+DIRTY_RATIO = "min.cleanable.dirty.ratio"
 
 
 def _setting(default: int, broker: str, topic: str, least: int, most: int = LONG_MAX) -> int:
@@ -50,12 +51,17 @@ class LogSettings:
     """The producer ids that a partition remembers; the one that appended longest ago is evicted first."""
     decompressed_bytes_max: int = _setting(32 * 1024**2, "camerlengo.decompressed.batch.max.bytes", "", 1024, INT_MAX)
     """The size of a batch's records when decompressed, unless `max_message_bytes` is larger."""
+    min_compaction_lag_ms: int = _setting(0, "log.cleaner.min.compaction.lag.ms", "min.compaction.lag.ms", 0)
+    max_compaction_lag_ms: int = _setting(LONG_MAX, "log.cleaner.max.compaction.lag.ms", "max.compaction.lag.ms", 1)
+    delete_retention_ms: int = _setting(24 * 3600 * 1000, "log.cleaner.delete.retention.ms", "delete.retention.ms", 0)
+    min_cleanable_dirty_ratio: float = 0.5
+    """Above which share of dirty bytes a compacted log is cleaned: log.cleaner.min.cleanable.ratio."""
     log_append_time: bool = False
     """message.timestamp.type is LogAppendTime."""
     followers_on: Tier = Tier.SSD
     """Where followers append to a log on two tiers."""
     compacted: bool = False
-    """cleanup.policy includes compact, so that each record needs a key."""
+    """cleanup.policy includes compact: each record needs a key, and the log cleaner cleans the log."""
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -66,7 +72,7 @@ class LogSettings:
 
     def with_topic(self, config: Mapping[str, str]) -> LogSettings:
         """These settings with what a topic's config says of them; its other names are left alone."""
-        return self._replaced(config, "topic", "message.timestamp.type", "cleanup.policy")
+        return self._replaced(config, "topic", "message.timestamp.type", "cleanup.policy", DIRTY_RATIO)
 
     @classmethod
     def from_broker(cls, properties: Mapping[str, str]) -> LogSettings:
@@ -76,7 +82,8 @@ class LogSettings:
 
     def with_broker(self, properties: Mapping[str, str]) -> LogSettings:
         """These settings with what a broker's properties say of them."""
-        return self._replaced(_in_ms(properties), "broker", "log.message.timestamp.type", "log.cleanup.policy")
+        names = ("log.message.timestamp.type", "log.cleanup.policy", "log.cleaner.min.cleanable.ratio")
+        return self._replaced(_in_ms(properties), "broker", *names)
 
     def topic_text(self, name: str) -> str:
         """The value of one of `TOPIC_NAMES`, as a topic's config would say it."""
@@ -84,9 +91,13 @@ class LogSettings:
             return self.followers_on.value
         if name == "message.timestamp.type":
             return "LogAppendTime" if self.log_append_time else "CreateTime"
+        if name == DIRTY_RATIO:
+            return str(self.min_cleanable_dirty_ratio)
         return str(getattr(self, next(one.name for one in fields(self) if one.metadata.get("topic") == name)))
 
-    def _replaced(self, texts: Mapping[str, str], side: str, timestamp_type: str, policy: str) -> LogSettings:
+    def _replaced(
+        self, texts: Mapping[str, str], side: str, timestamp_type: str, policy: str, ratio: str
+    ) -> LogSettings:
         if not texts:
             return self
         values = {one.name: getattr(self, one.name) for one in fields(self)}
@@ -104,13 +115,20 @@ class LogSettings:
             except ValueError:
                 raise ValueError(f"{FOLLOWER_TIER}={texts[FOLLOWER_TIER]}: expected ssd or hdd") from None
         if policy in texts:
-            values["compacted"] = "compact" in [one.strip() for one in texts[policy].split(",")]
+            policies = [one.strip() for one in texts[policy].split(",") if one.strip()]
+            if not {"compact", "delete"}.issuperset(policies):
+                raise ValueError(f"{policy}={texts[policy]}: expected compact, delete or both")
+            values["compacted"] = "compact" in policies
+        if ratio in texts:
+            values["min_cleanable_dirty_ratio"] = _share(ratio, texts[ratio])
         return LogSettings(**values)
 
 
 BROKER_NAMES: tuple[str, ...] = (
     *(one.metadata["broker"] for one in fields(LogSettings) if one.metadata),
     *(
+        "log.cleaner.min.cleanable.ratio",
+        "log.cleanup.policy",
         "log.message.timestamp.type",
         FOLLOWER_TIER,
         "log.roll.hours",
@@ -123,7 +141,7 @@ BROKER_NAMES: tuple[str, ...] = (
 
 TOPIC_NAMES: frozenset[str] = frozenset(
     [one.metadata["topic"] for one in fields(LogSettings) if one.metadata.get("topic")]
-    + ["message.timestamp.type", FOLLOWER_TIER]
+    + ["message.timestamp.type", FOLLOWER_TIER, DIRTY_RATIO]
 )
 """Every name of a topic's config that `LogSettings.with_topic` looks at."""
 
@@ -133,6 +151,16 @@ def _integer(name: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise ValueError(f"{name}={text}: expected a whole number") from None
+
+
+def _share(name: str, text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise ValueError(f"{name}={text}: expected a number from 0 to 1")
+    return share
 
 
 _LONGER = (

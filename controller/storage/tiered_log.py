@@ -139,8 +139,8 @@ class TieredLog(PartitionLog):
     @on_disk
     def begin_copy(self, segment: Segment) -> HddStore | None:
         """Make a sealed segment ready to be copied: durable on the SSD, in state Copying. The HDD; None if the segment
-        is not OnlyCache, or no HDD is online."""
-        if segment.state is not SegmentState.OnlyCache:
+        is not OnlyCache, if no HDD is online, or if the log is compacted, which replaces its segments."""
+        if segment.state is not SegmentState.OnlyCache or self.settings.compacted:
             return None
         self.flush_sealed()
         segment.write_indexes()

@@ -187,7 +187,7 @@ def test_kafkas_own_file_is_accepted_and_what_has_no_effect_is_told() -> None:
         """
     )
     settings = parse_settings(given)
-    assert settings.without_effect == ("log.cleaner.enable", "num.network.threads")
+    assert settings.without_effect == ("num.network.threads",)
     assert settings.log.retention_ms == 24 * 3_600_000
     assert settings.log_dirs == ("/var/kafka", "/var/kafka2")
     assert settings.zookeeper_connect == "z1:2181,z2:2181/kafka-1"

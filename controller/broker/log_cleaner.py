@@ -1,0 +1,288 @@
+"""The log cleaner: chooses the dirtiest log of the topics that are compacted, and cleans it piece by piece.
+
+Each piece of work is a job of the log's device, and a pause follows it, so that requests come first: as long as
+log.cleaner.io.max.bytes.per.second asks for, and `PAUSE_RATIO` times as long as the piece took. One log is cleaned at
+a time. A truncation or a shutdown ends a cleaning first, a deletion takes its files away; it begins anew later. A log
+that can't be cleaned is named once and left alone until the next start (Kafka's uncleanable partitions), a failed disk
+takes its directory offline. Source: Kafka 2.8's LogCleaner and LogCleanerManager.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.broker.log_manager import LogManager
+from controller.broker.request_context import Drive, Job, Steps, finish
+from controller.clock import Clock, Timer
+from controller.storage import DeviceUnavailable, LogDirectory, LogOffline, PartitionLog, TopicPartition
+from controller.storage.compaction import CleanerLimits, Cleaning, Work, first_timestamps_ms
+from controller.storage.compaction_rules import (
+    NEVER_CLEANED,
+    DirtyRange,
+    dirty_range,
+    first_dirty_offset,
+    is_due,
+    pause_ms,
+)
+from controller.storage.devices import CHANGE_LIMIT_MS
+from controller.storage.disk import is_shortage
+from controller.storage.offset_map import keys_within
+from controller.trace import Noted, Trace
+
+PAUSE_RATIO = 4.0
+PIECE_BYTES_MIN = 1024
+
+
+@dataclass(slots=True, eq=False)
+class _Current:
+    """The log that is being cleaned."""
+
+    key: TopicPartition
+    directory: LogDirectory
+    log: PartitionLog
+    cleaning: Cleaning
+    steps: Generator[Work, Any, None]
+    began_ms: float
+    bytes_seen: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Its log is another now, or none."""
+        return (
+            self.cleaning.is_settled
+            or self.directory.health.cause is not None
+            or self.directory.logs.get(self.key) is not self.log
+        )
+
+
+@dataclass(slots=True)
+class CleanerFigures:
+    """What Kafka's metrics show of its cleaner. `uncleanable`: with the reason."""
+
+    max_dirty_percent: int = 0
+    last_run_ms: float = 0.0
+    clean_time_ms: float = 0.0
+    recopy_percent: float = 0.0
+    buffer_utilization_percent: float = 0.0
+    max_compaction_delay_ms: int = 0
+    cleanings: int = 0
+    uncleanable: dict[TopicPartition, str] = field(default_factory=dict)
+
+
+class LogCleaner:
+    """`setting` returns a log.cleaner.* setting of the broker as it is now. All is done on the broker's thread but the
+    jobs, which `drive` runs. `high_watermarks`: of the replicas here; others are not cleaned."""
+
+    def __init__(
+        self,
+        logs: LogManager,
+        high_watermarks: Callable[[], Mapping[TopicPartition, int]],
+        setting: Callable[[str], str],
+        clock: Clock,
+        trace: Trace,
+        drive: Drive = finish,
+    ) -> None:
+        self._logs = logs
+        self._high_watermarks = high_watermarks
+        self._setting = setting
+        self._clock = clock
+        self._trace = trace
+        self._drive = drive
+        self._timer: Timer | None = None
+        self._closed = False
+        self._current: _Current | None = None
+        self.figures = CleanerFigures()
+
+    def start(self) -> None:
+        self._arm(self._backoff_ms(), self.look)
+
+    def stop(self) -> None:
+        """No piece of work begins any more. Safe to call twice."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @property
+    def is_cleaning(self) -> bool:
+        return self._current is not None
+
+    def look(self) -> None:
+        """Begin to clean the dirtiest log that is due; look again later if there is none."""
+        self.figures.last_run_ms = self._clock.now_ms()
+        found = self._dirtiest()
+        if found is None:
+            self._arm(self._backoff_ms(), self.look)
+            return
+        (key, directory), dirty = found
+        limits = CleanerLimits(
+            keys_within(
+                int(self._setting("log.cleaner.dedupe.buffer.size")),
+                float(self._setting("log.cleaner.io.buffer.load.factor")),
+            ),
+            max(int(self._setting("log.cleaner.io.buffer.size")) // 4, PIECE_BYTES_MIN),
+        )
+        cleaning = directory.cleaning(key, dirty, limits)
+        log = directory.logs[key]
+        current = _Current(key, directory, log, cleaning, cleaning.steps(), self._clock.now_ms())
+        is_first = log.cleaned_to == NEVER_CLEANED
+        self._current = current
+        self._go_on(current, lambda: next(current.steps))
+        if is_first and self._current is current:
+            try:
+                directory.checkpoint_cleaner_points()
+            except Exception as error:  # noqa: BLE001 - judged as what the steps raise
+                self._failed(current, error)
+
+    # Which log
+
+    def _dirtiest(self) -> tuple[tuple[TopicPartition, LogDirectory], DirtyRange] | None:
+        high_watermarks = self._high_watermarks()
+        found: list[tuple[float, tuple[TopicPartition, LogDirectory], DirtyRange]] = []
+        highest, delay_ms = 0.0, 0
+        for directory in self._logs.directories:
+            if directory.health.cause is not None:
+                continue
+            for key, log in directory.logs.items():
+                if not log.settings.compacted or key not in high_watermarks or key in self.figures.uncleanable:
+                    continue
+                dirty = self._examined(key, directory, log, high_watermarks[key])
+                if dirty is None:
+                    continue
+                highest, delay_ms = max(highest, dirty.ratio), max(delay_ms, dirty.overdue_ms)
+                if is_due(dirty, log.settings):
+                    found.append((dirty.ratio, (key, directory), dirty))
+        self.figures.max_dirty_percent = int(100 * highest)
+        self.figures.max_compaction_delay_ms = delay_ms
+        if not found:
+            return None
+        _, which, dirty = max(found, key=lambda one: one[0])
+        return which, dirty
+
+    def _examined(
+        self, key: TopicPartition, directory: LogDirectory, log: PartitionLog, high_watermark: int
+    ) -> DirtyRange | None:
+        """None: there is nothing to clean, or not yet."""
+        if log.is_bare or len(log.segment_offsets) < 2 or log.has_files_to_remove:
+            return None
+        try:
+            if any(segment.store is not None for segment in log.segments):
+                return None  # a part is on another tier
+            first = first_dirty_offset(log.cleaned_to, log.log_start_offset, log.log_end_offset)
+            limit = log.last_stable_offset(min(high_watermark, log.log_end_offset))
+            times = first_timestamps_ms(log.segments, first, log.settings)
+            return dirty_range(log.segments, first, limit, log.settings, self._clock.wall_ms(), times)
+        except Exception as error:  # noqa: BLE001 - the other logs are looked at
+            self._give_up(key, directory, error)
+            return None
+
+    # Piece by piece
+
+    def _turn(self, current: _Current, work: Work) -> Steps:
+        began_ms = self._clock.now_ms()
+        name = f"{current.key[0]}-{current.key[1]}"
+        try:
+            order = f"cleaner of {current.directory.path}"  # one that has no answer in time is still awaited
+            result = yield Job(
+                work, current.directory.device, order=order, limit_ms=CHANGE_LIMIT_MS, what=f"the cleaning of {name}"
+            )
+        except Exception as error:  # noqa: BLE001 - judged by the steps and by `_failed`
+            failure = error
+            self._go_on(current, lambda: current.steps.throw(failure))
+            return
+        took_ms = self._clock.now_ms() - began_ms
+        done = current.cleaning.done
+        bytes_now = done.read + done.written
+        new_bytes, current.bytes_seen = bytes_now - current.bytes_seen, bytes_now
+        rate = float(self._setting("log.cleaner.io.max.bytes.per.second"))
+        pause = max(pause_ms(new_bytes, took_ms, rate), took_ms * PAUSE_RATIO)
+        self._arm(pause, lambda: self._go_on(current, lambda: current.steps.send(result)))
+
+    def _go_on(self, current: _Current, advance: Callable[[], Work]) -> None:
+        """The steps' own part, on this thread, up to the next piece of work."""
+        if self._closed:
+            return
+        if current.is_over:
+            self._end(current)
+            return
+        try:
+            work = advance()
+        except StopIteration:
+            self._cleaned(current)
+        except Exception as error:  # noqa: BLE001 - judged there
+            self._failed(current, error)
+        else:
+            self._drive(self._turn(current, work))
+
+    def _cleaned(self, current: _Current) -> None:
+        log, cleaning, figures = current.log, current.cleaning, self.figures
+        log.cleaning_ends(cleaning.end)
+        with suppress(LogOffline):  # reported with its cause by the LogManager
+            current.directory.checkpoint_cleaner_points(soon=True)
+        done = cleaning.done
+        figures.cleanings += 1
+        figures.clean_time_ms = self._clock.now_ms() - current.began_ms
+        figures.recopy_percent = 100 * done.written / max(done.copied, 1)
+        figures.buffer_utilization_percent = cleaning.map_percent
+        where = f"{current.key[0]}-{current.key[1]}"
+        self._note(
+            "info",
+            f"log cleaner: {where} is cleaned up to offset {cleaning.end}: {done.copied} bytes became {done.written}, "
+            f"{done.records_before} records {done.records_after}, in {figures.clean_time_ms:.0f} ms",
+        )
+        self._end(current, again_ms=0.0)
+
+    def _failed(self, current: _Current, error: Exception) -> None:
+        if current.is_over or isinstance(error, LogOffline):
+            self._end(current)
+            return
+        is_temporary = isinstance(error, DeviceUnavailable) or (isinstance(error, OSError) and is_shortage(error))
+        if isinstance(error, OSError) and not is_temporary:
+            current.directory.health.fail(error)  # reported by the LogManager
+            self._end(current)
+            return
+        try:
+            current.log.end_cleaning()
+        except LogOffline:
+            self._end(current)
+            return
+        if is_temporary:
+            where = f"{current.key[0]}-{current.key[1]}"
+            self._note("warning", f"log cleaner: {where} is cleaned later: {error}")
+        else:
+            self._give_up(current.key, current.directory, error)
+        self._end(current)
+
+    def _give_up(self, key: TopicPartition, directory: LogDirectory, error: Exception) -> None:
+        if isinstance(error, LogOffline):
+            return
+        self.figures.uncleanable[key] = str(error)
+        known = isinstance(error, OSError | ValueError) or type(error).__module__.startswith("controller.storage")
+        why = str(error) if known else traceback.format_exc()
+        where = f"{key[0]}-{key[1]} in {directory.path}"
+        self._note("error", f"log cleaner: {where} can't be cleaned, and is left alone until the next start: {why}")
+
+    def _end(self, current: _Current, again_ms: float | None = None) -> None:
+        if self._current is current:
+            self._current = None
+            current.steps.close()
+            self._arm(self._backoff_ms() if again_ms is None else again_ms, self.look)
+
+    # When
+
+    def _backoff_ms(self) -> float:
+        return float(self._setting("log.cleaner.backoff.ms"))
+
+    def _arm(self, delay_ms: float, action: Callable[[], None]) -> None:
+        def run() -> None:
+            if not self._closed:
+                action()
+
+        if not self._closed:
+            self._timer = self._clock.call_later(delay_ms, run)
+
+    def _note(self, level: str, message: str) -> None:
+        self._trace.emit(Noted(level, message))
