@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from uuid import UUID
 
@@ -167,7 +167,6 @@ class Node:
         )
         self.log_maintenance: LogMaintenance | None = None
         self.tiers: TierMaintenance | None = None
-        self.log_cleaner: LogCleaner | None = None
         if (data := self.broker.data) is not None:
             self.tiers = TierMaintenance(settings.tiers, data.logs, clock, trace, drive)
             self.log_maintenance = LogMaintenance(
@@ -195,6 +194,15 @@ class Node:
             cluster_id=lambda: self.identity.cluster_id,
             epoch_seen=lambda: self.broker.replicas.controller_epoch,
         )
+
+    @cached_property
+    def log_cleaner(self) -> LogCleaner | None:
+        """None in a broker without logs, and where log.cleaner.enable is false."""
+        data = self.broker.data
+        if data is None or self.services is None or not self.settings.log_cleaner:
+            return None
+        high_watermarks, setting = self.broker.replicas.high_watermarks, self.services.configs.of_cleaner
+        return LogCleaner(data.logs, high_watermarks, setting, self._clock, self._trace, self.broker.drive)
 
     @property
     def registered(self) -> Future[int]:
