@@ -271,7 +271,14 @@ class _Life:
             await self.clock.sleep(BACKOFF_MS)
             return False
         places = tuple(member.partitions.index(name) for name in assigned_partitions(joined([answer.assignment])))
-        self.assignment = member.log.assigned(member.number, self._id, self._generation, places, self.clock.now_ms())
+        self.assignment = member.log.assigned(
+            member.number,
+            self._id,
+            self._generation,
+            places,
+            self.clock.now_ms(),
+            static=self._instance is not None,
+        )
         await self._resume(places)
         return True
 

@@ -483,3 +483,12 @@ def test_a_key_of_an_unknown_type_has_no_coordinator() -> None:
     broker = DataBroker()
     wrong = broker.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest("g", 2))
     assert (wrong.error_code, wrong.error_message) == (ErrorCode.INVALID_REQUEST, "Key type 2: expected 0 or 1.")
+
+
+def test_a_retention_beyond_all_times_is_kept_for_good(broker: Coordinator) -> None:
+    """Found by the swarm's hostile clients (seed 3208): the time of expiry did not fit its field."""
+    topics = (OffsetCommitTopic("t", (OffsetCommitPartition(0, 7, ""),)),)
+    request = OffsetCommitRequest("g", topics, -1, "", retention_time_ms=(1 << 63) - 1)
+    answer = broker.begin(ApiKey.OFFSET_COMMIT, request, 2).value()
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
+    assert broker.committed() == 7

@@ -56,6 +56,7 @@ CHANGES: dict[str, tuple[Happening, ...]] = {
         ChangeMember(at_ms=7_500.0, member=2, how="replace", for_ms=1_000.0),
         ChangeMember(at_ms=8_700.0, member=4, how="die"),
     ),
+    "a death": (ChangeMember(at_ms=6_000.0, member=1, how="die"),),
     "coordinators": (
         Kill(at_ms=3_500.0, node=COORDINATOR, for_ms=500.0),
         Pause(at_ms=6_000.0, node=COORDINATOR, for_ms=1_700.0),
@@ -81,7 +82,7 @@ FOUND: dict[str, str] = {
     "group-generation-unchecked": "members",
     "group-commit-never-written": "coordinators",
     "group-offsets-lost-at-load": "coordinators",
-    "group-heartbeat-never-expires": "members",
+    "group-heartbeat-never-expires": "a death",
     "group-two-leaders-of-a-group": "nothing",
 }
 

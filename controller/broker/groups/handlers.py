@@ -52,6 +52,8 @@ from statemachines.group import Stable
 
 STATES_MAX = 1_000
 """States that a ListGroups request may name and have looked at. There are five."""
+LATEST_MS = (1 << 63) - 1
+"""The latest time that a record can hold."""
 PROTOCOLS_MAX = 1_000
 """Ways to assign that one member may name. Clients name one or two."""
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -135,7 +137,7 @@ class GroupHandlers:
 
     def _commit(self, exchange: RequestContext, request: OffsetCommitRequest) -> Steps:
         now_ms = self._clock.wall_ms()
-        expires_ms = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else -1
+        expires_ms = min(now_ms + request.retention_time_ms, LATEST_MS) if request.retention_time_ms >= 0 else -1
         offsets: dict[TopicPartition, CommittedOffset] = {}
         for topic in request.topics:
             for one in topic.partitions:

@@ -48,7 +48,7 @@ def two_owners(group: GroupHistory, partitions: Partitions) -> Iterator[str]:
 
 def commits_of_old_generations(group: GroupHistory, partitions: Partitions) -> Iterator[str]:
     """A commit that is sent after a member has its assignment of a later generation is refused; so is one under a
-    former member id of the same client."""
+    former member id of a static member (any other stays a member of its own until its session ends)."""
     for commit, one in _of_former_members(group):
         yield (
             f"{_commit(commit, partitions)} was acknowledged for {commit.member_id}, in whose place {one.member_id} had"
@@ -79,7 +79,11 @@ def _of_former_members(group: GroupHistory) -> Iterator[tuple[OffsetCommit, Memb
     for commit in group.commits:
         if commit.acknowledged and commit.member_id in latest:
             for one in group.assignments:
-                if one.client == commit.client and latest[commit.member_id] < one.at_ms < commit.sent_at_ms:
+                if (
+                    one.static
+                    and one.client == commit.client
+                    and latest[commit.member_id] < one.at_ms < commit.sent_at_ms
+                ):
                     yield commit, one
 
 

@@ -21,7 +21,7 @@ NOTHING_COMMITTED = -1
 @dataclass(frozen=True, slots=True)
 class MemberAssignment:
     """The partitions of one member in one generation, by their places in the history. `until_ms`: when the member gave
-    them up; None if it never did."""
+    them up; None if it never did. `static`: under a group.instance.id."""
 
     client: int
     member_id: str
@@ -30,6 +30,7 @@ class MemberAssignment:
     reader: int
     at_ms: float
     until_ms: float | None = None
+    static: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +95,18 @@ class GroupLog:
     _former: list[FormerMember] = field(default_factory=list)
 
     def assigned(
-        self, client: int, member_id: str, generation: int, partitions: Collection[int], at_ms: float
+        self,
+        client: int,
+        member_id: str,
+        generation: int,
+        partitions: Collection[int],
+        at_ms: float,
+        *,
+        static: bool = False,
     ) -> MemberAssignment:
         """A member has its assignment, under a reader's number of its own."""
         reader = FIRST_READER + len(self._assignments)
-        one = MemberAssignment(client, member_id, generation, tuple(sorted(partitions)), reader, at_ms)
+        one = MemberAssignment(client, member_id, generation, tuple(sorted(partitions)), reader, at_ms, static=static)
         self._assignments.append(one)
         return one
 

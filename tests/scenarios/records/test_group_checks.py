@@ -164,3 +164,13 @@ def test_a_group_that_was_not_waited_for_is_unknown() -> None:
     found = dict(check_records(evidence(group.history()), ["members-assigned"], "none"))
     assert found["members-assigned"].held is None
     assert DeliveryAudit(group.history()).history.group is not None
+
+
+@pytest.mark.parametrize("static", [True, False])
+def test_a_former_member_is_refused_if_it_is_static(static: bool) -> None:
+    """One that is not is a member of its own until its session ends; found by the swarm (seed 1971)."""
+    group = shared()
+    group.log.assigned(1, "another", 2, [0, 1], 420.0, static=static)
+    group.live = []
+    group.commit(1, 2, 0, 10, 430.0)
+    assert ("old-generations-refused" in group.found()) == static
