@@ -99,6 +99,10 @@ def device_of_number(number: int) -> Device:
     return Device(f"{os.major(number)}:{os.minor(number)}" if hasattr(os, "major") else str(number))
 
 
+KNOWN_BYTES = 4 * 1024 * 1024
+KNOWN_S = 1.0
+"""How much of a file is looked for in the page cache at a time, and for how long what was found there counts as there: a
+consumer reads on from where it was."""
 BUSY_S = 5.0
 _read_in_s: dict[int, float] = {}
 """When something was last read in from a device, by its number."""
@@ -116,10 +120,13 @@ _no_wait = _NoWait()
 class OpenFile:
     """One descriptor. `closing` closes it when no reference to it is left; without it, it is closed at once."""
 
-    __slots__ = ("_closing", "_fd", "path")
+    __slots__ = ("_closing", "_device", "_fd", "_known", "path")
 
     def __init__(self, path: str, closing: Closing | None = None, *, create: bool = True) -> None:
         self._fd = -1
+        self._device = -1
+        self._known = (0, 0, 0.0)
+        """What was found in the page cache: from, to, and when."""
         self._closing = closing
         self.path = path
         self._fd = os.open(path, _FLAGS | (os.O_CREAT if create else 0), 0o644)
@@ -160,17 +167,31 @@ class OpenFile:
         return read_cached(self._fd, length, position)
 
     def require_cached(self, position: int, length: int) -> None:
-        device = os.fstat(self._fd).st_dev
-        busy = time.monotonic() - _read_in_s.get(device, -BUSY_S) < BUSY_S
+        start, end, found_s = self._known
+        now_s = time.monotonic()
+        if start <= position and position + length <= end and now_s - found_s < KNOWN_S:
+            return
+        device = self._device_number()
+        busy = now_s - _read_in_s.get(device, -BUSY_S) < BUSY_S
+        if not busy and length < KNOWN_BYTES:
+            known_bytes = min(KNOWN_BYTES, self.size() - position)
+            if known_bytes > length and is_cached(self._fd, position, known_bytes, busy=False):
+                self._known = (position, position + known_bytes, now_s)
+                return
         if not is_cached(self._fd, position, length, busy=busy):
             raise _not_cached(self, device, position, length)
+
+    def _device_number(self) -> int:
+        if self._device == -1:
+            self._device = os.fstat(self._fd).st_dev
+        return self._device
 
     def read_in(self, position: int, length: int) -> None:
         """Read bytes so that they are in the page cache."""
         end = position + length
         while position < end and (got := len(self.read_at(position, min(READ_IN_BYTES, end - position)))):
             position += got
-        _read_in_s[os.fstat(self._fd).st_dev] = time.monotonic()
+        _read_in_s[self._device_number()] = time.monotonic()
 
     def fileno(self) -> int:
         return self._fd
