@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from controller.log import logger
 from controller.storage.devices import Device, DeviceLimits, DeviceStats, JobOutcome, Then, outcome_of, unavailable
 
 IDLE_S = 30.0
@@ -217,6 +216,8 @@ def _call(job: _Job, outcome: JobOutcome) -> None:
     try:
         job.then(outcome)
     except Exception:  # noqa: BLE001 - a defect of the caller, which must not end the thread
+        from controller.log import logger  # slow to import, and not needed where no callback has a defect
+
         logger.exception("disk: the answer to {} failed", job.what or "a job")
 
 

@@ -101,7 +101,7 @@ def device_of_number(number: int) -> Device:
 
 KNOWN_BYTES = 4 * 1024 * 1024
 KNOWN_S = 1.0
-"""How much of a file is looked for in the page cache at a time, and for how long what was found there counts as there: a
+"""How much of a file is looked for in the page cache at a time, and for how long what was found counts as there: a
 consumer reads on from where it was."""
 BUSY_S = 5.0
 _read_in_s: dict[int, float] = {}

@@ -46,7 +46,7 @@ from controller.storage.recovery import LogCheckpoint, open_files
 from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, index_of, range_from, segment_path
 from controller.storage.segment_rules import SegmentFacts, deletable
 from controller.storage.settings import LogSettings
-from controller.storage.tiers import LogTiers
+from controller.storage.tiers import LogTiers, Unavailable
 from controller.storage.transactions import AbortedRange, Marker, Origin, aborted_between, markers_in
 
 T = TypeVar("T")
@@ -181,10 +181,11 @@ class PartitionLog:
         "log_start_offset",
         "recovery_point",
         "settings",
-        "tiers",
         "topic_id",
-        "unavailable",
     )
+    tiers: LogTiers | None = None
+    """Of a log on two tiers (`TieredLog`), which has a slot for it, as for `unavailable`; None for any other."""
+    unavailable: Unavailable | None = None
 
     def __init__(
         self,
@@ -200,8 +201,8 @@ class PartitionLog:
         tiers: LogTiers | None = None,
     ) -> None:
         self.directory = directory
-        self.tiers = tiers
-        """Of a log on two tiers (`TieredLog`); None for any other."""
+        if tiers is not None:
+            self.tiers = tiers  # type: ignore[misc]
         self._producers_added = producers_added or _not_counted
         self.settings = settings
         self.health = health or Health(directory)
@@ -218,7 +219,8 @@ class PartitionLog:
     def _open(self, known: LogCheckpoint) -> None:
         now_ms = self._now_ms()
         opened = open_files(self._disk, self.directory, self.settings, known, now_ms, self.health.warn, self.tiers)
-        self.unavailable = opened.unavailable
+        if self.tiers is not None:
+            self.unavailable = opened.unavailable  # type: ignore[misc]
         self._held: list[Segment] | None = opened.segments
         """None while there is one without a batch, which is opened when something is done with it: of a broker's many
         logs most lie idle."""

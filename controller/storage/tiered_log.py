@@ -36,8 +36,9 @@ exception."""
 class TieredLog(PartitionLog):
     """`tiers` is never None. See PartitionLog."""
 
-    __slots__ = ()
+    __slots__ = ("tiers", "unavailable")
     tiers: LogTiers
+    unavailable: Unavailable | None
 
     def _append(self, data: Bytes, headers: list[BatchHeader], now_ms: int) -> None:
         tiers = self.tiers

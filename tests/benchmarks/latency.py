@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from controller.broker.settings import Address, address, address_text
+from controller.broker.settings import Address, Unfit, address, address_text
 from controller.chaos.protocol_proxy import Observations, ProtocolProxies
 from controller.cli.requirements import CLIENTS, Need
 from controller.cli.values import number
@@ -190,13 +190,23 @@ def _answer(worker: subprocess.Popen[bytes]) -> dict[str, Any]:
 # -- the command
 
 
+def _host_port(text: str) -> str:
+    try:
+        address(text)
+    except Unfit as error:
+        raise argparse.ArgumentTypeError(f"expected {error}") from None
+    return text
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Measures the parts of records' latency from the due time of send() to poll(): produce, publish, commit,"
         " catch-up, fetch. Proxies between clients and brokers take the stamps; the cluster needs no change. Without"
         " --bootstrap a cluster on loopback is started, whose brokers replicate through the proxies, too."
     )
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="a running cluster; its replication is not observed")
+    parser.add_argument(
+        "--bootstrap", type=_host_port, metavar="HOST:PORT", help="a running cluster; its replication is not observed"
+    )
     parser.add_argument("--spec", type=Path, metavar="FILE", help="workload: a JSON specification of Trogdor's")
     parser.add_argument(
         "--seconds", type=number(0.0), metavar="S", help="length of the workload (10) or of the model's runs (2)"
@@ -247,7 +257,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         spec = arguments.spec
         workload = default_workload(arguments.rate, replicas) if spec is None else read_workload_file(spec)
-    except (BadWorkload, OSError) as error:
+    except BadWorkload as error:
         raise CouldNotRun(str(error)) from error
     found = _measured(arguments, workload)
     figures = summary(found) | {"circumstances": circumstances(load)}

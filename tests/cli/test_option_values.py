@@ -40,7 +40,7 @@ TEXTS = frozenset(
     + ["--sizes", "--zookeeper"]
 )
 """Options whose value is a text with a form of its own, which the command checks."""
-READ = {"--config", "--tree", "--zookeeper-jars", "paths"}
+READ = {"--config", "--spec", "--times", "--tree", "--zookeeper-jars", "paths"}
 """Paths that a command reads: each says so itself if nothing is there."""
 NAMES = {"scenario", "subject", "what"}
 

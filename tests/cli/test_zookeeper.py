@@ -88,7 +88,7 @@ def test_what_is_missing_or_wrong_is_said(tmp_path: Path) -> None:
         (ran("--servers", "2"), 2, "invalid choice"),
         (ran("--zookeeper=python", "--servers", "3"), 2, "3 servers need --zookeeper=java"),
         (ran("--zookeeper=python", "--zookeeper-jars", "jars"), 2, "jars needs --zookeeper=java"),
-        (ran("--max-session-timeout-ms", "1"), 2, "no such range"),
+        (ran("--max-session-timeout-ms", "1"), 2, "expected 0 < min <= max"),
         (ran("--data", "/dev/null/data"), 2, "/dev/null/data"),
     ):
         assert result.returncode == status, result.stderr

@@ -132,7 +132,11 @@ def read_workload(text: bytes, name: str) -> Workload:
 
 
 def read_workload_file(path: Path) -> Workload:
-    return read_workload(path.read_bytes(), str(path))
+    """Raises BadWorkload, also where there is no such file."""
+    try:
+        return read_workload(path.read_bytes(), str(path))
+    except OSError as error:
+        raise BadWorkload(f"{path}: {error.strerror}: expected a JSON specification of Trogdor's") from error
 
 
 _RANGE = re.compile(r"(.*?)\[([0-9]+)-([0-9]+)\](.*)")
