@@ -36,7 +36,18 @@ ABSURD = (
     "1..2..3",
 )
 TEXTS = frozenset(
-    ["--designs", "--lose", "--master", "--only", "--override", "--percentiles", "--rates", "--reason", "--set"]
+    [
+        "--designs",
+        "--lose",
+        "--master",
+        "--model",
+        "--only",
+        "--override",
+        "--percentiles",
+        "--rates",
+        "--reason",
+        "--set",
+    ]
     + ["--sizes", "--zookeeper"]
 )
 """Options whose value is a text with a form of its own, which the command checks."""

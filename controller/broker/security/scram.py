@@ -123,7 +123,8 @@ class ScramServer:
         match = _FINAL.fullmatch(_text(message)) if len(message) <= MESSAGE_MAX else None
         if match is None or credential is None:
             raise ScramFailed("a last message that is none of SCRAM")
-        if match["nonce"] != self._nonce or match["binding"] != _b64(self._gs2.encode()):
+        # As Kafka: librdkafka before 2.2 repeats its own nonce before the whole of ours.
+        if not match["nonce"].endswith(self._nonce) or match["binding"] != _b64(self._gs2.encode()):
             raise ScramFailed("a last message of another exchange")
         signed = f"{self._bare},{self._challenge},{match['unproved']}".encode()
         signature = _hmac(self._hash, credential.stored_key, signed)
