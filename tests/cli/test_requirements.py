@@ -77,6 +77,8 @@ ALONE = {
     "bench timer": (["bench", "timer", "--timers", "1"], 2),
     "bench purgatory": (["bench", "purgatory", "--rates", "0"], 2),
     "bench watches": (["bench", "watches", "--sizes", "0"], 2),
+    "bench cold-reads": (["bench", "cold-reads", "--readers", "-1"], 2),
+    "lab tiers": (["lab", "tiers", "--cache-mb", "0"], 2),
 }
 """Commands that need nothing, as they are called here: words, and the status that they end with."""
 NEED_SPARK = {"analyze", "campaign", "whatif"}
