@@ -333,12 +333,12 @@ class Broker:
             handlers[ApiKey.ALTER_USER_SCRAM_CREDENTIALS] = self._alter_credentials
         return handlers | dict.fromkeys(SASL_APIS, _no_sasl_here)
 
-    def _alter_credentials(self, exchange: RequestContext, request: AlterUserScramCredentialsRequest) -> None:
+    def _alter_credentials(self, exchange: RequestContext, request: AlterUserScramCredentialsRequest) -> Steps | None:
         if not self._is_controller():
             exchange.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER)
-            return
+            return None
         assert self._access is not None
-        self._access.credentials.alter(request, exchange.header.api_version, exchange.answer)
+        return self._access.credentials.alter(request, exchange.header.api_version, exchange.answer)
 
     def _use_access(self, access: AccessControl | None) -> None:
         settings = self._settings

@@ -21,6 +21,7 @@ from controller.broker.security.scram import (
     parse_credential,
     salted,
 )
+from controller.broker.security.scram_store import is_user_name
 from controller.clock import Future, VirtualClock
 from controller.protocol.client import ApiVersionsRequest, MetadataRequest
 from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
@@ -224,3 +225,8 @@ def test_wrong_settings_are_named_without_their_secrets() -> None:
         assert settings is None
         assert any(says in problem for problem in problems), problems
         assert not any("hidden" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_what_no_znode_can_be_called_is_no_user_name(name: str) -> None:
+    assert not is_user_name(name)

@@ -73,7 +73,7 @@ def _field(field: Field, version: int) -> st.SearchStrategy[Any]:
         return st.sampled_from([int(code) for code in ErrorCode])
     if field.name == "log_append_time_ms":  # -1, or what kio can say: whole seconds that there are
         return st.just(-1) | st.integers(0, 4_000_000_000).map(lambda seconds: seconds * 1_000)
-    if field.name == "retention_time_ms":  # what kio can say: a time span of Python
+    if field.name in ("retention_time_ms", "session_lifetime_ms"):  # what kio can say: a time span of Python
         return st.integers(-1, 10**15)
     strategy = _type(field, version)
     return st.none() | strategy if field.nullable <= version else strategy

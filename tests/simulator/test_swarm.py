@@ -53,6 +53,7 @@ MORE: tuple[str, ...] = (
     "change-registration",
     "ask-isr",
     "hostile-client",
+    "change-member",
 )
 OPERATIONS = ("create-topic", "delete-topic", "add-partitions", "reassign", "elect-leaders", "set-config")
 

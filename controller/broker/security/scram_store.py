@@ -11,7 +11,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from controller.broker.request_context import on_broker_thread
+import msgspec
+
+from controller.broker.request_context import SLICE, Steps, on_broker_thread
 from controller.broker.security.scram import (
     LEAST_ITERATIONS,
     MECHANISMS,
@@ -33,6 +35,7 @@ from controller.protocol.security import (
     DescribedUserScramCredentials,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
+    ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
 from controller.trace import Noted, Trace
@@ -40,12 +43,17 @@ from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import decode_config
-from controller.zookeeper.operations import ZooKeeperError
+from controller.zookeeper.operations import DamagedZnode, Znode, ZooKeeperError
 
 NAMES = {SCRAM_SHA_256: "SCRAM-SHA-256", SCRAM_SHA_512: "SCRAM-SHA-512"}
 NUMBERS = {name: number for number, name in NAMES.items()}
 USERS_MAX = 1_000
 """Users that one request may name."""
+
+
+def is_user_name(user: str) -> bool:
+    """Whether a znode may be called so."""
+    return user not in ("", ".", "..")
 
 
 def user_path(user: str) -> str:
@@ -69,7 +77,7 @@ class ScramStore:
         self._trace = trace
 
     @property
-    def handlers(self) -> Mapping[ApiKey, Callable[[Any, int, Callable[[Any], None]], None]]:
+    def handlers(self) -> Mapping[ApiKey, Callable[[Any, int, Callable[[Any], None]], Steps | None]]:
         return {
             ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: self.describe,
             ApiKey.ALTER_USER_SCRAM_CREDENTIALS: self.alter,
@@ -79,7 +87,7 @@ class ScramStore:
         return spawn(self._read(user, mechanism))
 
     async def _read(self, user: str, mechanism: str) -> ScramCredential | None:
-        if not user:
+        if not is_user_name(user):
             return None
         path = user_path(user)
         (row,) = (await self._client.read([path])).rows
@@ -93,22 +101,39 @@ class ScramStore:
         request: AlterUserScramCredentialsRequest,
         version: int,
         answer: Callable[[AlterUserScramCredentialsResponse], None],
-    ) -> None:
-        users = dict.fromkeys([*(one.name for one in request.deletions), *(one.name for one in request.upsertions)])
-        results: dict[str, AlteredUserScramCredentials] = {}
+    ) -> Steps:
+        changes: dict[str, _Changes] = {}
+        asked: tuple[ScramCredentialDeletion | ScramCredentialUpsertion, ...]
+        asked = (*request.deletions, *request.upsertions)
+        for at, one in enumerate(asked):
+            known = changes.get(one.name)
+            if known is None:
+                known = changes[one.name] = _Changes()
+            if isinstance(one, ScramCredentialUpsertion):
+                known.upsertions.append(one)
+            else:
+                known.deletions.append(one.mechanism)
+            if at % SLICE == SLICE - 1:
+                yield None
+        results: list[AlteredUserScramCredentials] = []
+        if len(changes) > USERS_MAX:
+            why = f"{len(changes)} users: expected at most {USERS_MAX}"
+            for at, user in enumerate(changes):
+                results.append(AlteredUserScramCredentials(user, ErrorCode.UNACCEPTABLE_CREDENTIAL, why))
+                if at % SLICE == SLICE - 1:
+                    yield None
+            answer(AlterUserScramCredentialsResponse(tuple(results)))
+            return
 
         async def write() -> None:
-            for user in users:
-                results[user] = await self._altered(user, request, len(users))
+            for user, wanted in changes.items():
+                results.append(await self._altered(user, wanted.deletions, wanted.upsertions))
 
-        self._then(write(), lambda: answer(AlterUserScramCredentialsResponse(tuple(results.values()))))
+        self._then(write(), lambda: answer(AlterUserScramCredentialsResponse(tuple(results))))
 
     async def _altered(
-        self, user: str, request: AlterUserScramCredentialsRequest, count: int
+        self, user: str, deletions: list[int], upsertions: list[ScramCredentialUpsertion]
     ) -> AlteredUserScramCredentials:
-        deletions = [one.mechanism for one in request.deletions if one.name == user]
-        upsertions = [one for one in request.upsertions if one.name == user]
-
         def changed(config: Mapping[str, str]) -> Mapping[str, str]:
             result = dict(config)
             for mechanism in deletions:
@@ -120,9 +145,8 @@ class ScramStore:
             return result
 
         try:
-            if not user or count > USERS_MAX:
-                why = "a user without a name" if not user else f"more than {USERS_MAX} users"
-                raise CredentialRefused(ErrorCode.UNACCEPTABLE_CREDENTIAL, why)
+            if not is_user_name(user):
+                raise CredentialRefused(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"user {user!r}: expected a name")
             named = [*deletions, *(one.mechanism for one in upsertions)]
             if len(set(named)) < len(named):
                 raise CredentialRefused(
@@ -143,6 +167,10 @@ class ScramStore:
         version: int,
         answer: Callable[[DescribeUserScramCredentialsResponse], None],
     ) -> None:
+        if len(request.users or ()) > USERS_MAX:
+            why = f"{len(request.users or ())} users: expected at most {USERS_MAX}"
+            answer(DescribeUserScramCredentialsResponse(ErrorCode.INVALID_REQUEST, why, ()))
+            return
         named = [one.name for one in request.users or ()]
         results: list[DescribedUserScramCredentials] = []
 
@@ -151,15 +179,17 @@ class ScramStore:
             if not named:
                 names = (await self._client.children([paths.CONFIG_USERS])).children[0] or ()
                 users = sorted(unquote(name) for name in names if name != "<default>")
-            rows = (await self._client.read([user_path(user) for user in users if user])).rows if users else ()
-            found = {row.path: decode_config(row.path, row.data).config for row in rows if row is not None}
+            wanted = [user for user in users if is_user_name(user)]
+            rows = (await self._client.read([user_path(user) for user in wanted])).rows if wanted else ()
+            found = dict(zip(wanted, rows, strict=True))
             for user in users:
-                config = found.get(user_path(user), {}) if user else {}
-                infos = tuple(
-                    CredentialInfo(NUMBERS[name], parse_credential(config[name]).iterations)
-                    for name in MECHANISMS
-                    if name in config
-                )
+                try:
+                    infos = _infos(found.get(user))
+                except (DamagedZnode, ValueError) as error:
+                    self._trace.emit(Noted("error", f"the credentials of user {user:.100} can't be read: {error}"))
+                    damaged = "the credentials in ZooKeeper can't be read"
+                    results.append(DescribedUserScramCredentials(user, ErrorCode.UNKNOWN_SERVER_ERROR, damaged))
+                    continue
                 if infos:
                     results.append(DescribedUserScramCredentials(user, ErrorCode.NONE, None, infos))
                 elif named:
@@ -178,7 +208,10 @@ class ScramStore:
         done = spawn(work)
 
         def finished() -> None:
-            if done.error is not None:
+            if isinstance(done.error, ZooKeeperError):
+                self._trace.emit(Noted("warning", f"SCRAM credentials were not read: {done.error}"))
+                (failed or answer)()
+            elif done.error is not None:
                 text = "".join(traceback.format_exception(done.error)).rstrip()
                 self._trace.emit(Noted("error", f"a request about SCRAM credentials failed\n{text}"))
                 (failed or answer)()
@@ -186,6 +219,23 @@ class ScramStore:
                 answer()
 
         on_broker_thread(done, self._clock, finished)
+
+
+class _Changes(msgspec.Struct):
+    """What a request asks for one user."""
+
+    deletions: list[int] = []
+    upsertions: list[ScramCredentialUpsertion] = []
+
+
+def _infos(row: Znode | None) -> tuple[CredentialInfo, ...]:
+    """Raises DamagedZnode; ValueError."""
+    config = {} if row is None else decode_config(row.path, row.data).config
+    return tuple(
+        CredentialInfo(NUMBERS[name], parse_credential(config[name]).iterations)
+        for name in MECHANISMS
+        if name in config
+    )
 
 
 def _mechanism(number: int) -> str:
