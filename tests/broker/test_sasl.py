@@ -157,7 +157,7 @@ def test_frames_of_no_sense_close_the_connection_and_nothing_else() -> None:
         encode_request(RequestHeader(ApiKey.SASL_HANDSHAKE, 1, 1, "c"), SaslHandshakeRequest("SCRAM-SHA-256")),
         encode_request(RequestHeader(ApiKey.SASL_AUTHENTICATE, 2, 1, "c"), SaslAuthenticateRequest(b"n,,n=a,r=b")),
     ]
-    for _ in range(3_000):
+    for _ in range(300):
         connection = Connection()
         for frame in sound:
             damaged = bytearray(frame)
@@ -170,7 +170,7 @@ def test_frames_of_no_sense_close_the_connection_and_nothing_else() -> None:
 def test_scram_messages_of_no_sense_are_refused() -> None:
     rng = random.Random(4)
     client = ScramClient("SCRAM-SHA-256", "alice", PASSWORD, "nonce")
-    for _ in range(3_000):
+    for _ in range(300):
         server = ScramServer("SCRAM-SHA-256", "server")
         first = bytearray(client.first())
         first[rng.randrange(len(first))] = rng.randrange(256)

@@ -159,7 +159,7 @@ def test_the_bands_and_the_peak_are_computed_as_described() -> None:
 
 
 def test_the_command_prints_both_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiers, "LabWorkload", lambda: replace(SMALL, measured_s=10.0, warm_s=5.0))
+    monkeypatch.setattr(tiers, "LabWorkload", lambda: replace(SMALL, measured_s=4.0, warm_s=2.0))
     assert main(["lab", "tiers", "--quick", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["runs"]
     assert len(rows) == len({(row["architecture"], row["flush"], row["case"]) for row in rows}) == 36

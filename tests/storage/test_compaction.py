@@ -13,7 +13,6 @@ from controller.storage.compaction_filter import BatchFilter, CleanedTransaction
 from controller.storage.compaction_rules import dirty_range, first_dirty_offset, groups, is_due, pause_ms
 from controller.storage.offset_map import OffsetMap, keys_within
 from controller.storage.segment import Segment
-from tests.storage import compacting
 from tests.storage.compacting import Compacting, records_in, run
 
 SEEDS = range(40)
@@ -192,24 +191,12 @@ def _tombstone_dropped_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchFilter, "_is_over", lambda self, header: True)
 
 
-def _horizon_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BatchFilter, "_begins_horizon", lambda self, header, span: False)
-
-
 def _last_batch_of_producer_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.storage.compaction.last_batches", lambda producers: {})
 
 
 def _aborted_records_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CleanedTransactions, "data", lambda self, header: False)
-
-
-def _active_segment_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        compacting,
-        "dirty_range",
-        lambda segments, *rest: dirty_range([*segments, Piece(segments[-1].next_offset, 0)], *rest),
-    )
 
 
 def _old_files_removed_before_the_swap_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
