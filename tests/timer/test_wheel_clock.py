@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from controller.clock import Timer
 from controller.hosts.network import AT_ONCE
 from controller.timer.wheel import NEVER_MS, WheelCounts
-from tests.timer.model import History, Model, histories, run_history
+from tests.timer.model import Advance, History, Model, Start, histories, run_history
 from tests.timer.wheel_clock import WheelClock
 
 
@@ -68,6 +68,7 @@ def check(history: History, start_ms: int = 0, kind: type[WheelClock] = WheelClo
 
 
 @settings(max_examples=200, deadline=None)
+@example(History([Advance(7_877), Start(0, 0), Advance(160_000)], {}), 247)  # 8.124 s are a bit more than 8,124 ms
 @given(history=histories(1, 20), start_ms=st.integers(0, 1_200))
 def test_it_fires_what_a_sorted_list_fires(history: History, start_ms: int) -> None:
     check(history, start_ms)

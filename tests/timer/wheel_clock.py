@@ -33,7 +33,8 @@ class VirtualLoop:
         if abs(due_ms - whole_ms) < ROUNDING_MS and whole_ms > now_ms:
             # Called early by a rounding error, a real loop calls again a moment later; virtual time would stand still.
             return self.clock.call_later(max(whole_ms - now_ms, ROUNDING_MS), callback)
-        return self.clock.call_later(max(due_ms - now_ms, 0.0), callback)
+        is_over = due_ms - now_ms < ROUNDING_MS
+        return self.clock.call_later(0.0 if is_over else due_ms - now_ms, callback)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.failures.append(str(context["exception"]))
