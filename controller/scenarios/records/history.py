@@ -21,6 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.scenarios.records.group_history import GroupHistory
+from controller.scenarios.records.transaction_history import (
+    NO_TRANSACTION,
+    ClientTransactions,
+    TransactionalHistory,
+    to_lists,
+    transaction_bases,
+    transaction_history_of,
+)
 from controller.scenarios.records.workload import PartitionName
 
 INDETERMINATE, ACKNOWLEDGED, FAILED = 0, 1, 2
@@ -34,6 +42,7 @@ FOREIGN = -1
 
 NO_OFFSET = -1
 NO_WATERMARK = -1
+NO_POLL = -1
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -42,7 +51,9 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True, slots=True, eq=False)
 class Sends:
     """A row a record sent. `partition` counts in the history's partitions; `offset` is NO_OFFSET where the answer did
-    not tell or there was none; `error` counts in the history's errors (0: none)."""
+    not tell or there was none; `error` counts in the history's errors (0: none). `transaction`: its row in the
+    history's transactions, or NO_TRANSACTION. The outcome of a record of a transaction is that of its Produce request
+    alone; it counts once its transaction is committed."""
 
     producer: Ints
     sequence: Ints
@@ -53,6 +64,7 @@ class Sends:
     outcome: Ints
     offset: Ints
     error: Ints
+    transaction: Ints
 
     def __len__(self) -> int:
         return len(self.sequence)
@@ -61,7 +73,11 @@ class Sends:
 @dataclass(frozen=True, slots=True, eq=False)
 class Reads:
     """A row a record read; each reader's rows in the order in which it read them. `high_watermark` is what the same
-    answer said (NO_WATERMARK where a client does not learn it)."""
+    answer said, for a reader of committed records its last stable offset (NO_WATERMARK where a client does not learn
+    it). `poll`: the reader's polls are numbered from 0 upwards;
+    the records of one answer have one number (NO_POLL where a client does not keep it). `transaction`: the row of the
+    transaction that consumed the record, which commits the group's offset after it (NO_TRANSACTION: none did). A
+    reader that begins again at a committed offset, after a rebalance or an abort, gets a number of its own."""
 
     reader: Ints
     partition: Ints
@@ -71,6 +87,8 @@ class Reads:
     key: Ints
     read_at_ms: Floats
     high_watermark: Ints
+    poll: Ints
+    transaction: Ints
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -103,7 +121,8 @@ class FinalRead:
 @dataclass(frozen=True, slots=True, eq=False)
 class History:
     """`finals` by partition; empty if the run never came to its final read. `errors[0]` is "". `troubles`: why
-    clients gave up before they were asked to, in words. `group`: of a consumer group, if there is one."""
+    clients gave up before they were asked to, in words. `group`: of a consumer group, if there is one. `transactions`:
+    of transactional producers, if there are some."""
 
     partitions: tuple[PartitionName, ...]
     sends: Sends
@@ -112,6 +131,7 @@ class History:
     errors: tuple[str, ...] = ("",)
     troubles: tuple[str, ...] = ()
     group: GroupHistory | None = None
+    transactions: TransactionalHistory | None = None
 
     def __post_init__(self) -> None:
         if self.finals and len(self.finals) != len(self.partitions):
@@ -123,24 +143,27 @@ class History:
 
 
 class SendLog:
-    """The operations of one producer. One thread at a time may use it."""
+    """The operations of one producer. One thread at a time may use it. `transactions`: those of a transactional one,
+    whose numbers `sent` takes."""
 
-    def __init__(self, producer: int) -> None:
+    def __init__(self, producer: int, transactional_id: str | None = None) -> None:
         self.producer = producer
+        self.transactions = None if transactional_id is None else ClientTransactions(producer, transactional_id)
         self.open = 0
         """Operations that have not ended."""
         self.key, self.partition, self.offset = array("q"), array("q"), array("q")
-        self.outcome, self.error = array("b"), array("q")
+        self.outcome, self.error, self.transaction = array("b"), array("q"), array("q")
         self.sent_at_ms, self.ended_at_ms = array("d"), array("d")
         self.errors: dict[str, int] = {"": 0}
 
-    def sent(self, key: int, partition: int, at_ms: float) -> int:
-        """A new operation; its sequence."""
+    def sent(self, key: int, partition: int, at_ms: float, transaction: int = NO_TRANSACTION) -> int:
+        """A new operation; its sequence. `transaction`: the number that `transactions.began` returned."""
         self.key.append(key)
         self.partition.append(partition)
         self.offset.append(NO_OFFSET)
         self.outcome.append(INDETERMINATE)
         self.error.append(0)
+        self.transaction.append(transaction)
         self.sent_at_ms.append(at_ms)
         self.ended_at_ms.append(math.nan)
         self.open += 1
@@ -158,12 +181,16 @@ class SendLog:
 
 
 class ReadLog:
-    """The records that one reader read. One thread at a time may use it."""
+    """The records that one reader read. One thread at a time may use it. `committed`: whether its isolation level is
+    read_committed. `transactions`: of the client that consumes what it reads in its transactions, if one does."""
 
-    def __init__(self, reader: int) -> None:
+    def __init__(self, reader: int, *, committed: bool = False, transactions: ClientTransactions | None = None) -> None:
         self.reader = reader
+        self.committed = committed
+        self.transactions = transactions
         self.partition, self.offset, self.producer = array("q"), array("q"), array("q")
         self.sequence, self.key, self.high_watermark = array("q"), array("q"), array("q")
+        self.poll, self.transaction = array("q"), array("q")
         self.read_at_ms = array("d")
 
     def read(
@@ -175,7 +202,11 @@ class ReadLog:
         key: int,
         at_ms: float,
         high_watermark: int = NO_WATERMARK,
+        *,
+        poll: int = NO_POLL,
+        transaction: int = NO_TRANSACTION,
     ) -> None:
+        """`transaction`: the number that `transactions.began` returned; `consumed` sets it later."""
         self.partition.append(partition)
         self.offset.append(offset)
         self.producer.append(producer)
@@ -183,6 +214,15 @@ class ReadLog:
         self.key.append(key)
         self.read_at_ms.append(at_ms)
         self.high_watermark.append(high_watermark)
+        self.poll.append(poll)
+        self.transaction.append(transaction)
+
+    def consumed(self, row: int, transaction: int) -> None:
+        """A transaction consumes the record of that row (the rows are numbered from 0); the last one that does so
+        counts. Raises ValueError for a reader whose records no client consumes in transactions."""
+        if self.transactions is None:
+            raise ValueError(f"reader {self.reader} belongs to no transactional client")
+        self.transaction[row] = transaction
 
 
 def history_of(
@@ -192,8 +232,12 @@ def history_of(
     finals: Sequence[FinalRead] = (),
     troubles: Sequence[str] = (),
     group: GroupHistory | None = None,
+    committed_offsets: Sequence[int] | None = None,
 ) -> History:
-    """The logs as one history, producers and readers in their given order."""
+    """The logs as one history, producers and readers in their given order. It has transactions if a producer's log
+    has. `committed_offsets`: the group's offset of each partition in the end (-1: none), where it was fetched."""
+    transactions = [log.transactions for log in sends if log.transactions is not None]
+    bases = transaction_bases(transactions)
     errors: dict[str, int] = {"": 0}
     renumbered = []
     for log in sends:
@@ -212,6 +256,7 @@ def history_of(
             outcome=_ints(log.outcome for log in sends),
             offset=_ints(log.offset for log in sends),
             error=_joined(renumbered),
+            transaction=_joined([_rows(log.transaction, bases.get(log.producer, 0)) for log in sends]),
         ),
         Reads(
             reader=np.repeat(np.array([log.reader for log in reads], np.int64), [len(log.offset) for log in reads]),
@@ -222,12 +267,25 @@ def history_of(
             key=_ints(log.key for log in reads),
             read_at_ms=_floats(log.read_at_ms for log in reads),
             high_watermark=_ints(log.high_watermark for log in reads),
+            poll=_ints(log.poll for log in reads),
+            transaction=_joined(
+                [_rows(log.transaction, bases[log.transactions.producer] if log.transactions else 0) for log in reads]
+            ),
         ),
         tuple(finals),
         tuple(errors),
         tuple(troubles),
         group,
+        transaction_history_of(transactions, (log.reader for log in reads if log.committed), committed_offsets)
+        if transactions
+        else None,
     )
+
+
+def _rows(numbers: array[int], base: int) -> Ints:
+    """A client's own numbers of transactions as rows."""
+    own = np.array(numbers, np.int64)
+    return np.where(own == NO_TRANSACTION, own, own + base)
 
 
 def acknowledged_ends(partitions: int, logs: Sequence[SendLog]) -> list[int]:
@@ -254,9 +312,16 @@ def _floats(columns: Iterable[array[float]]) -> Floats:
 def same(one: History, other: History) -> bool:
     """Equal in every column (NaN is NaN)."""
     tables = ((one.sends, other.sends), (one.reads, other.reads))
-    words = [(each.partitions, each.finals, each.errors, each.troubles, repr(each.group)) for each in (one, other)]
+    words = [
+        (each.partitions, each.finals, each.errors, each.troubles, repr(each.group), _transactions(each))
+        for each in (one, other)
+    ]
     return words[0] == words[1] and all(
         np.array_equal(getattr(left, each.name), getattr(right, each.name), equal_nan=True)
         for left, right in tables
         for each in fields(left)
     )
+
+
+def _transactions(history: History) -> dict[str, object] | None:
+    return None if history.transactions is None else to_lists(history.transactions)

@@ -1,7 +1,7 @@
 """A history as two Parquet tables, `sends.parquet` and `reads.parquet`, beside a run's trace; and back.
 
 The columns are those of `Sends` and `Reads`. What is not a row (the partitions' names, the final read's ends, the
-errors' words, the group) is JSON in the schema's metadata, under `camerlengo`.
+errors' words, the group, the transactions) is JSON in the schema's metadata, under `camerlengo`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 
 from controller.scenarios.records.group_history import GroupHistory
-from controller.scenarios.records.history import FinalRead, History, Reached, Reads, Sends
+from controller.scenarios.records.history import NO_POLL, FinalRead, History, Reached, Reads, Sends
+from controller.scenarios.records.transaction_history import NO_TRANSACTION, from_lists, to_lists
 
 SENDS, READS = "sends.parquet", "reads.parquet"
 _METADATA = b"camerlengo"
@@ -31,6 +32,7 @@ def write_history(history: History, folder: Path) -> None:
         "errors": list(history.errors),
         "troubles": list(history.troubles),
         "group": None if history.group is None else msgspec.to_builtins(history.group),
+        "transactions": None if history.transactions is None else to_lists(history.transactions),
     }
     for name, columns in ((SENDS, history.sends), (READS, history.reads)):
         parquet.write_table(_table(columns, about), folder / name)
@@ -60,8 +62,15 @@ def read_history(folder: Path) -> History:
         tuple(about["errors"]),
         tuple(about["troubles"]),
         msgspec.convert(about.get("group"), GroupHistory | None),
+        None if about.get("transactions") is None else from_lists(about["transactions"]),
     )
 
 
+_ABSENT = {"transaction": NO_TRANSACTION, "poll": NO_POLL}
+"""Columns that older files lack."""
+
+
 def _column(table: Any, name: str) -> Any:
+    if name in _ABSENT and name not in table.column_names:
+        return np.full(len(table), _ABSENT[name], np.int64)
     return np.array(table[name].to_numpy())

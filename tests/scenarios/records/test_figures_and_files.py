@@ -21,6 +21,7 @@ from controller.scenarios.records.history import (
     ACKNOWLEDGED,
     FAILED,
     INDETERMINATE,
+    History,
     Reached,
     ReadLog,
     SendLog,
@@ -36,7 +37,64 @@ from controller.scenarios.records.payload import (
     encode_payload,
 )
 from controller.scenarios.records.table import read_history, write_history
+from controller.scenarios.records.transaction_history import COMMITTED, ClientTransactions
 from tests.scenarios.records.histories import PARTITIONS, Story, sound
+
+
+def with_transactions() -> History:
+    """Two clients of one transactional id: the second fences the first, which has a transaction open. A reader of
+    committed records consumes in the second one's transaction."""
+    old, new = SendLog(0, "orders"), SendLog(1, "orders")
+    assert old.transactions is not None
+    assert new.transactions is not None
+    old.transactions.initialised(0.0, 1.0)
+    first = old.transactions.began(2.0)
+    old.ended(old.sent(0, 0, 2.0, first), ACKNOWLEDGED, 3.0, offset=0)
+    old.transactions.ending(first, 3.0)
+    old.transactions.ended(first, COMMITTED, 4.0)
+    old.sent(0, 1, 5.0, old.transactions.began(5.0))
+    new.transactions.initialised(6.0, 7.0)
+    second = new.transactions.began(8.0)
+    reader = ReadLog(0, committed=True, transactions=new.transactions)
+    reader.read(0, 0, 0, 0, 0, 9.0, poll=3)
+    reader.consumed(0, second)
+    new.ended(new.sent(0, 1, 9.0, second), ACKNOWLEDGED, 10.0, offset=0)
+    new.transactions.offset_sent(second, 0, 1)
+    new.transactions.ending(second, 11.0)
+    return history_of(PARTITIONS, [old, new], [reader], committed_offsets=[1, -1])
+
+
+def test_transactions_of_all_clients_are_rows_of_one_table() -> None:
+    history = with_transactions()
+    transactions = history.transactions
+    assert transactions is not None
+    assert history.sends.transaction.tolist() == [0, 1, 2]
+    assert history.reads.transaction.tolist() == [2]
+    assert transactions.transactions.incarnation.tolist() == [0, 0, 1]
+    assert transactions.transactions.outcome.tolist() == [COMMITTED, INDETERMINATE, INDETERMINATE]
+    assert transactions.incarnations.producer.tolist() == [0, 1]
+    assert transactions.transactional_ids == ("orders",)
+    assert transactions.committed_readers == {0}
+    assert transactions.offsets.transaction.tolist() == [2]
+
+
+def test_transactions_come_back_from_their_files(tmp_path: Path) -> None:
+    history = with_transactions()
+    write_history(history, tmp_path)
+    assert same(read_history(tmp_path), history)
+    assert not same(sound().history(), history)
+
+
+def test_a_transaction_needs_its_producer_id_and_ends_once() -> None:
+    log = ClientTransactions(0, "orders")
+    with pytest.raises(ValueError, match="before init_transactions"):
+        log.began(0.0)
+    log.initialised(0.0, 1.0)
+    log.ended(log.began(1.0), COMMITTED, 2.0)
+    with pytest.raises(ValueError, match="a second time"):
+        log.ended(0, COMMITTED, 3.0)
+    with pytest.raises(ValueError, match="no transactional client"):
+        ReadLog(0).consumed(0, 0)
 
 
 def test_every_operation_is_counted_by_its_end() -> None:
