@@ -23,9 +23,10 @@ NO_TRANSACTION = -1
 """The transaction of a record that was sent, or read, outside of any."""
 
 INDETERMINATE, COMMITTED, ABORTED = 0, 1, 2
-"""How a transaction ended, as far as its producer knows. COMMITTED and ABORTED: its EndTxn was acknowledged, or the
-client library says that it was aborted for certain. INDETERMINATE: EndTxn had no answer that says so, the producer was
-fenced, or the transaction was never ended; it is then in the log as a whole, or not visible at all."""
+"""How a transaction ended, as far as its producer knows. COMMITTED and ABORTED: EndTxn was acknowledged. INDETERMINATE:
+there was no answer, or an error that leaves it open, or the transaction was never ended. One whose commit was asked for
+is then in the log as a whole, or not visible at all; any other is aborted for certain (by its producer, by the next
+incarnation or by its timeout), whatever its outcome says."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -49,13 +50,13 @@ class Incarnations:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransactionRows:
-    """A row a transaction. `incarnation` is its producer's row. `ending_at_ms`: when its end was asked for (commit or
-    abort; NaN if it never was): nothing of it may be visible to a reader of committed records before. `ended_at_ms`:
-    when the answer was there. `outcome`: one of INDETERMINATE, COMMITTED, ABORTED."""
+    """A row a transaction. `incarnation` is its producer's row. `committing_at_ms`: when its commit was asked for (NaN:
+    never): nothing of it may be visible to a reader of committed records before. `ended_at_ms`: when the answer was
+    there, of a commit or an abort. `outcome`: one of INDETERMINATE, COMMITTED, ABORTED."""
 
     incarnation: Ints
     began_at_ms: Floats
-    ending_at_ms: Floats
+    committing_at_ms: Floats
     ended_at_ms: Floats
     outcome: Ints
 
@@ -98,7 +99,7 @@ class ClientTransactions:
         self.transactional_id = transactional_id
         self.asked_at_ms, self.answered_at_ms = array("d"), array("d")
         self.incarnation, self.outcome = array("q"), array("b")
-        self.began_at_ms, self.ending_at_ms, self.ended_at_ms = array("d"), array("d"), array("d")
+        self.began_at_ms, self.committing_at_ms, self.ended_at_ms = array("d"), array("d"), array("d")
         self.offset_transaction, self.offset_partition, self.offset = array("q"), array("q"), array("q")
 
     def __len__(self) -> int:
@@ -117,7 +118,7 @@ class ClientTransactions:
         self.incarnation.append(len(self.answered_at_ms) - 1)
         self.outcome.append(INDETERMINATE)
         self.began_at_ms.append(at_ms)
-        self.ending_at_ms.append(math.nan)
+        self.committing_at_ms.append(math.nan)
         self.ended_at_ms.append(math.nan)
         return len(self.outcome) - 1
 
@@ -127,10 +128,10 @@ class ClientTransactions:
         self.offset_partition.append(partition)
         self.offset.append(offset)
 
-    def ending(self, transaction: int, at_ms: float) -> None:
-        """Its end is asked for, for the first time."""
-        if math.isnan(self.ending_at_ms[transaction]):
-            self.ending_at_ms[transaction] = at_ms
+    def committing(self, transaction: int, at_ms: float) -> None:
+        """Its commit is asked for. An abort is not noted before it has its answer."""
+        if math.isnan(self.committing_at_ms[transaction]):
+            self.committing_at_ms[transaction] = at_ms
 
     def ended(self, transaction: int, outcome: int, at_ms: float) -> None:
         """Raises ValueError for a transaction that has ended before."""
@@ -170,7 +171,7 @@ def transaction_history_of(
         TransactionRows(
             _ints(np.array(log.incarnation, np.int64) + first for log, first in zip(logs, first_life, strict=False)),
             _floats(log.began_at_ms for log in logs),
-            _floats(log.ending_at_ms for log in logs),
+            _floats(log.committing_at_ms for log in logs),
             _floats(log.ended_at_ms for log in logs),
             _ints(log.outcome for log in logs),
         ),

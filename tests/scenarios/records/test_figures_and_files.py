@@ -50,7 +50,7 @@ def with_transactions() -> History:
     old.transactions.initialised(0.0, 1.0)
     first = old.transactions.began(2.0)
     old.ended(old.sent(0, 0, 2.0, first), ACKNOWLEDGED, 3.0, offset=0)
-    old.transactions.ending(first, 3.0)
+    old.transactions.committing(first, 3.0)
     old.transactions.ended(first, COMMITTED, 4.0)
     old.sent(0, 1, 5.0, old.transactions.began(5.0))
     new.transactions.initialised(6.0, 7.0)
@@ -60,7 +60,7 @@ def with_transactions() -> History:
     reader.consumed(0, second)
     new.ended(new.sent(0, 1, 9.0, second), ACKNOWLEDGED, 10.0, offset=0)
     new.transactions.offset_sent(second, 0, 1)
-    new.transactions.ending(second, 11.0)
+    new.transactions.committing(second, 11.0)
     return history_of(PARTITIONS, [old, new], [reader], committed_offsets=[1, -1])
 
 
