@@ -24,6 +24,7 @@ from controller.hosts.local_cluster import CONNECTION_TIMEOUT_MS
 from controller.scenarios.faults import (
     REAL,
     ZOOKEEPER,
+    ChangeMember,
     Cut,
     Expire,
     Fault,
@@ -246,6 +247,16 @@ class RealHost:
             await self.clock.sleep(10.0)
         await self.heal(Link(node, ZOOKEEPER))
 
+    @REAL_FAULTS.of(ChangeMember)
+    async def _change_member(self, fault: ChangeMember) -> None:
+        """As in simulation, a change that makes no sense now does nothing."""
+        group = None if self._record_clients is None else self._record_clients.group
+        if group is None:
+            raise HostFailure("change-member: expected members in workload.records, and the step produce before it")
+        undo = group.change(fault)
+        if undo is not None and fault.for_ms:
+            self.clock.call_later(fault.for_ms, undo)
+
     async def zookeeper_leader(self) -> int:
         deadline_ms = self.clock.now_ms() + LEADER_LIMIT_MS
         while (leader := self._ensemble().leader()) is None:
@@ -298,7 +309,7 @@ class RealHost:
             return False
 
     async def produce(self, workload: RecordWorkload, partitions: Sequence[PartitionName]) -> None:
-        self._record_clients = RecordClients(self._bootstrap, workload, partitions, self.clock.now_ms)
+        self._record_clients = RecordClients(self._bootstrap, workload, partitions, self.clock, self.folder)
 
     async def quiesce(self, deadline_ms: float) -> None:
         assert self._record_clients is not None

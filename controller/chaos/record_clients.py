@@ -9,9 +9,12 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from controller.chaos.client import interruptible
+from controller.chaos.clock import ScenarioClock
+from controller.chaos.group_members import RealGroup
 from controller.log import logger
 from controller.scenarios.faults import HostFailure
 from controller.scenarios.records.history import (
@@ -388,11 +391,13 @@ class RecordClients:
         bootstrap: str,
         workload: RecordWorkload,
         partitions: Sequence[PartitionName],
-        now_ms: Callable[[], float],
+        clock: ScenarioClock,
+        folder: Path,
     ) -> None:
         self._bootstrap = bootstrap
         self._partitions = tuple(partitions)
-        self._now_ms = now_ms
+        self._now_ms = now_ms = clock.now_ms
+        self.group: RealGroup | None = None
         self._final: FinalReader | None = None
         self._finals: list[FinalRead] = []
         try:
@@ -405,12 +410,16 @@ class RecordClients:
             ]
         except ImportError as error:
             raise HostFailure("records need confluent-kafka: pip install 'camerlengo[chaos]'") from error
+        if workload.members:
+            self.group = RealGroup(bootstrap, workload, partitions, clock, folder, CLIENT_CONFIG)
 
     def quiesce(self, deadline_ms: float) -> None:
         """Blocks until every operation has ended, and all was read once more or `deadline_ms` passed with that. The
         consumers go on meanwhile: what they have not read yet they may read too."""
         self._stop_producers()
         expected = acknowledged_ends(len(self._partitions), [producer.log for producer in self._producers])
+        if self.group is not None:
+            self.group.settle(expected)
         self._final = FinalReader(self._bootstrap, self._partitions, expected, self._now_ms)
         self._finals = self._final.read(deadline_ms)
         self.close()
@@ -429,13 +438,18 @@ class RecordClients:
             producer.join(0.5)
         for consumer in self._consumers:
             consumer.stop()
+        if self.group is not None:
+            self.group.close()
 
     def history(self) -> History:
         """After `close` or `quiesce`: until then the logs are the clients' threads'."""
         reads = [consumer.log for consumer in self._consumers]
+        reads += [] if self.group is None else self.group.reads
         if self._final is not None:
             reads.append(self._final.log)
         sends = [producer.log for producer in self._producers]
         clients: list[ProducingClient | ConsumingClient] = [*self._producers, *self._consumers]
         errors = [client.error for client in clients if client.error is not None]
-        return history_of(self._partitions, sends, reads, self._finals, errors)
+        errors += [] if self.group is None else self.group.errors
+        group = None if self.group is None else self.group.history()
+        return history_of(self._partitions, sends, reads, self._finals, errors, group)

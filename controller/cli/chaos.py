@@ -17,8 +17,9 @@ from controller.cli.values import integer, output_folder
 from controller.cli.zookeeper_options import add_zookeeper_options, zookeeper_needs
 from controller.report.files import write_report
 from controller.report.summary import render_table, report_object, report_text
-from controller.scenarios.faults import REAL, unsupported
+from controller.scenarios.faults import REAL
 from controller.scenarios.language import Scenario
+from controller.scenarios.runner import refusal
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +40,7 @@ def needs(arguments: argparse.Namespace) -> Iterable[Need]:
 
 def run(arguments: argparse.Namespace) -> int:
     scenario = chosen_scenario(arguments)
-    _refuse_simulated_faults(scenario)
+    _refuse_unsupported(scenario)
     results: list[RunResult] = []
     for number in range(1, arguments.runs + 1):
         result = run_scenario(
@@ -62,12 +63,11 @@ def run(arguments: argparse.Namespace) -> int:
     return max((_status(result) for result in results), key=_severity)
 
 
-def _refuse_simulated_faults(scenario: Scenario) -> None:
-    """UsageError, before anything is started, for a step that no real host can take."""
-    for index, step in enumerate(scenario.steps):
-        problem = unsupported(step, REAL) if step.when else None
-        if problem is not None:
-            raise UsageError(f"{scenario.name}: steps[{index}]: {problem}: camerlengo simulate {scenario.name}")
+def _refuse_unsupported(scenario: Scenario) -> None:
+    """UsageError, before anything is started, for a step or a key that real hosts do not know."""
+    problem = refusal(scenario, REAL)
+    if problem is not None:
+        raise UsageError(f"{problem}: camerlengo simulate {scenario.name}")
 
 
 def _numbered(folder: Path | None, number: int, runs: int) -> Path | None:

@@ -71,6 +71,8 @@ class Fault(Step, frozen=True, kw_only=True):
 
     hosts: ClassVar[tuple[str, ...]] = (SIMULATED,)
     ended_by: ClassVar[str] = "heal-all"
+    timed_hosts: ClassVar[tuple[str, ...]] = (SIMULATED,)
+    """The hosts that end it themselves after `for_ms`."""
     expected_errors: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -360,6 +362,9 @@ class ChangeMember(_LastingFault, frozen=True, kw_only=True, tag="change-member"
     stands still, or stands still while another takes its place. It goes on, or starts again, after `for_ms`; a client
     that has joined leaves then."""
 
+    hosts = BOTH
+    timed_hosts = BOTH
+
     member: Annotated[int, Meta(ge=0, lt=MEMBERS_MAX)]
     how: MemberChange
 
@@ -563,7 +568,7 @@ def unsupported(step: Step, host: str) -> str | None:
     """Return why a host cannot carry out a step; None if it can."""
     if host not in step.hosts:
         return f"{kind_of(step)} is supported only in simulation"
-    if host == REAL and isinstance(step, Fault) and step.lasts_ms:
+    if isinstance(step, Fault) and step.lasts_ms and host not in step.timed_hosts:
         return f"{kind_of(step)}: for_ms is supported only in simulation; end it with the step {step.ended_by}"
     return None
 

@@ -38,6 +38,7 @@ from controller.scenarios.faults import (
     broker_id,
     describe,
     kind_of,
+    unsupported,
 )
 from controller.scenarios.host import PartitionView, ScenarioHost, Snapshot, TopicSpec, Workload
 from controller.scenarios.invariants import disagreement
@@ -53,7 +54,7 @@ from controller.scenarios.language import (
 )
 from controller.scenarios.records.history import History
 from controller.scenarios.records.section import workload_of
-from controller.scenarios.records.workload import RecordWorkload
+from controller.scenarios.records.workload import HONOURED, RecordWorkload, not_honoured
 from controller.trace import FaultInjected, StepEnded, StepStarted
 
 S = TypeVar("S", bound=Step)
@@ -88,11 +89,28 @@ def _workload(scenario: Scenario, host: str) -> Workload:
     return Workload(scenario.workload.metadata_interval_ms, records)
 
 
+def refusal(scenario: Scenario, host: str) -> str | None:
+    """Why a host can't run the scenario as it is written: a step or a key of the workload that it does not know. None
+    if it can."""
+    for index, step in enumerate(scenario.steps):
+        problem = unsupported(step, host) if step.when else None
+        if problem is not None:
+            return f"{scenario.name}: steps[{index}]: {problem}"
+    section = scenario.workload.records
+    ignored = [] if section is None else not_honoured(workload_of(section, host), host)
+    if ignored:
+        return f"{scenario.name}: workload.records.{ignored[0]} is not supported by clients of the host {host!r}"
+    return None
+
+
 async def run_steps(scenario: Scenario, host: ScenarioHost, progress: Progress = lambda at_ms, line: None) -> Outcome:
     """Boots the host, takes every step, ends with a snapshot. The caller shuts the host down, whatever happened."""
     run = _Run(scenario, host, progress)
     outcome = run.outcome
     try:
+        problem = refusal(scenario, host.name) if host.name in HONOURED else None
+        if problem is not None:
+            raise HostFailure(problem)
         await host.boot(scenario.cluster, _workload(scenario, host.name))
         for index, step in enumerate(scenario.steps):
             if step.when and not await run.take(index, step):

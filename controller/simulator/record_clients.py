@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from controller.machine.process import Process, ProcessClock
 from controller.protocol.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from controller.scenarios.faults import HostFailure
-from controller.scenarios.records.group_checks import unassigned
+from controller.scenarios.records.group_checks import group_at_rest, group_behind
 from controller.scenarios.records.group_history import GroupHistory, GroupLog
 from controller.scenarios.records.history import (
     FINAL,
@@ -199,21 +199,15 @@ class SimulatedRecordClients:
         self._group_end = self._group_history(ends)
 
     def _group_is_settled(self, ends: Sequence[int]) -> bool:
-        if any(self._group.acknowledged_offset(place) < end for place, end in enumerate(ends) if end):
-            return False
-        return not any(unassigned(self._group.history(self._live), self._partitions))
+        return group_at_rest(self._group, self._live, ends, self._partitions)
 
     @property
     def _live(self) -> list[int]:
         return [number for number, member in self.members.items() if member.takes_part]
 
     def _group_history(self, ends: Sequence[int]) -> GroupHistory:
-        behind = [
-            f"{topic}-{number} is committed to {self._group.acknowledged_offset(place)}, acknowledged to {ends[place]}"
-            for place, (topic, number) in enumerate(self._partitions)
-            if self._group.acknowledged_offset(place) < ends[place]
-        ]
-        return self._group.history(self._live, self._is_settled, "; ".join(behind[:3]))
+        behind = group_behind(self._group, ends, self._partitions)
+        return self._group.history(self._live, self._is_settled, behind)
 
     def close(self) -> None:
         for member in self.members.values():

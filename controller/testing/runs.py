@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controller.report.summary import Report, report_text
-from controller.scenarios.faults import REAL, unsupported
+from controller.scenarios.faults import REAL
 from controller.scenarios.files import is_plan, load_plan, load_scenario, plan_text
 from controller.scenarios.judge import FAIL, PASS
 from controller.scenarios.language import Plan, Scenario, property_text
+from controller.scenarios.runner import refusal
 from controller.testing.html_report import report_of, write_page
 from controller.testing.timeline import timeline_of
 
@@ -209,10 +210,9 @@ class ChaosRuns(_Runs):
         from controller.chaos.run import run_scenario
 
         scenario, words = self._scenario(what, self._settings if settings is None else settings)
-        for number, step in enumerate(scenario.steps):
-            problem = unsupported(step, REAL) if step.when else None
-            if problem is not None:
-                raise RunNotPossible(f"{scenario.name}: steps[{number}]: {problem}")
+        problem = refusal(scenario, REAL)
+        if problem is not None:
+            raise RunNotPossible(problem)
         self._count += 1
         folder = self._directory / f"chaos-{self._count}"
         result = run_scenario(scenario, folder=folder, progress=lambda _at_ms, _line: None)

@@ -18,6 +18,7 @@ from controller.scenarios.records.group_history import (
     NOTHING_COMMITTED,
     CommittedRead,
     GroupHistory,
+    GroupLog,
     MemberAssignment,
     OffsetCommit,
 )
@@ -192,6 +193,21 @@ def unassigned(group: GroupHistory, partitions: Partitions) -> Iterator[str]:
     for place in range(len(partitions)):
         if place not in owned and group.live:
             yield f"{_name(partitions, place)} has no owner in the end"
+
+
+def group_at_rest(log: GroupLog, live: Sequence[int], ends: Sequence[int], partitions: Partitions) -> bool:
+    """Whether the group has committed everything up to `ends`, and each live member has its assignment."""
+    return not group_behind(log, ends, partitions) and not any(unassigned(log.history(live), partitions))
+
+
+def group_behind(log: GroupLog, ends: Sequence[int], partitions: Partitions) -> str:
+    """What the group has not committed of what was acknowledged, up to `ends`; "" if nothing."""
+    behind = [
+        f"{_name(partitions, place)} is committed to {log.acknowledged_offset(place)}, acknowledged to {end}"
+        for place, end in enumerate(ends)
+        if end and log.acknowledged_offset(place) < end
+    ]
+    return "; ".join(behind[:3])
 
 
 def unseen(audit: DeliveryAudit, group: GroupHistory) -> Ints:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
 ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
 
@@ -46,6 +47,27 @@ class RecordWorkload:
     def keeps_records(self) -> bool:
         """Whether an acknowledged record must survive (given min.insync.replicas and no unclean election)."""
         return self.acks == ACKS_ALL
+
+
+_OF_ALL = frozenset(
+    {
+        *("topics", "rate_per_s", "producers", "consumers", "keys", "record_bytes", "acks", "idempotent", "in_flight"),
+        *("members", "group_session_ms", "static_members"),
+    }
+)
+HONOURED: Mapping[str, frozenset[str]] = {"real": _OF_ALL, "simulated": _OF_ALL}
+"""By host, the fields of a workload that its clients obey. A scenario that sets another one is refused there: a field
+that is added counts on no host until it is listed."""
+
+
+def not_honoured(workload: object, host: str) -> list[str]:
+    """The fields of a workload that are not at their defaults and that the host's clients ignore."""
+    honoured = HONOURED[host]
+    return [
+        each.name
+        for each in fields(workload)  # type: ignore[arg-type]
+        if each.name not in honoured and getattr(workload, each.name) != each.default
+    ]
 
 
 def home(key: int, partitions: int) -> int:
