@@ -12,6 +12,8 @@ from controller.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from controller.hosts.local_cluster import LocalCluster as LocalCluster
+    from controller.hosts.secured import ClientSettings as ClientSettings
+    from controller.hosts.secured import Security as Security
     from controller.simulator.simulation import Simulation as Simulation
     from controller.testing.brokers import BrokerControl as BrokerControl
     from controller.testing.cluster import ClusterTimeout as ClusterTimeout

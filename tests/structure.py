@@ -132,10 +132,10 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages and benchmarks": (lines, 104_861),
-    "files of the packages and benchmarks": (files, 418),
-    "lines of the packages": (lambda: lines(PACKAGES), 95_910),
-    "files of the packages": (lambda: files(PACKAGES), 391),
+    "lines of the packages and benchmarks": (lines, 105_465),
+    "files of the packages and benchmarks": (files, 421),
+    "lines of the packages": (lambda: lines(PACKAGES), 96_514),
+    "files of the packages": (lambda: files(PACKAGES), 394),
     "public classes that share a name": (lambda: len(shared_class_names()), 1),
     "lines of the packages with replaced words": (lines_with_replaced_words, 0),
     "lines of README and docs with replaced words": (lines_with_replaced_words_in_docs, 0),

@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from controller.broker.settings import BadSettings, parse_settings
 from controller.cli.broker import overrides
 from controller.cli.main import COULD_NOT_RUN, UsageError
-from controller.cli.requirements import Need
+from controller.cli.requirements import SECURE, Need
 from controller.cli.running import announced
 from controller.cli.values import integer, output_folder, port, session_timeout_ms
 from controller.cli.zookeeper_options import add_zookeeper_options, zookeeper_needs
 from controller.hosts.local_cluster import BrokerDied, BrokerNotReady, LocalCluster, PortInUse
+from controller.hosts.secured import Security
 from controller.zookeeper.embedded import DataDirectoryError, EmbeddedServerUnavailable, ServerDied, ServerTimedOut
 
 ON_SIGTERM = 0
@@ -51,6 +52,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--port", type=port, metavar="N", help="port of broker 1; broker 2 uses N + 1, and so on (default: free ports)"
     )
     parser.add_argument(
+        "--secure",
+        action="store_true",
+        help="SASL_SSL on every listener, between brokers too, with an authority, users and ACLs made for this cluster;"
+        " prints how the user `client` connects",
+    )
+    parser.add_argument(
         "--override",
         action="append",
         default=[],
@@ -60,7 +67,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
-    return zookeeper_needs(arguments, arguments.zookeeper_servers)
+    needed = tuple(zookeeper_needs(arguments, arguments.zookeeper_servers))
+    return (*needed, *SECURE) if arguments.secure else needed
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -73,6 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
         connect = cluster.zookeeper.connect_string
         with announced(connect):
             print(f"bootstrap.servers={cluster.bootstrap_servers}\nzookeeper.connect={connect}", flush=True)
+            if cluster.security is not None:
+                print(cluster.client().text(), flush=True)
             stopped: set[int] = set()
             while len(stopped) < len(cluster.brokers):
                 for broker in cluster.brokers.values():
@@ -102,6 +112,7 @@ def _cluster(arguments: argparse.Namespace) -> LocalCluster:
             zookeeper_jars=arguments.zookeeper_jars,
             settings=settings,
             port=arguments.port,
+            security=Security() if arguments.secure else None,
         )
     except BadSettings as error:
         raise UsageError("\n  ".join(("bad settings:", *error.problems))) from error

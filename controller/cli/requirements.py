@@ -35,6 +35,8 @@ SPARK = (Packages("spark", ("pyspark", "pyarrow", "pandas")), Java(17))
 TRACES = (Packages("chaos", ("pyarrow",)),)
 """To write trace.parquet."""
 CLIENTS = (Packages("chaos", ("confluent_kafka",)),)
+SECURE = (Packages("secure", ("cryptography",)),)
+"""To make keys and certificates."""
 PLOTS = (Packages("docs", ("matplotlib",)),)
 
 

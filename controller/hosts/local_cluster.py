@@ -16,18 +16,21 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import javaproperties
 
 from controller.broker.settings import Address, address, address_text, listeners
+from controller.hosts.login import read_frame
+from controller.hosts.secured import CLIENT, PROTOCOL, SECRETS, ClientSettings, ClusterSecurity, Security
 from controller.protocol.client import MetadataRequest, MetadataResponse
 from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
-from controller.protocol.errors import MalformedFrame
-from controller.protocol.framing import SIZE_BYTES, frame_size, framed
+from controller.protocol.errors import ProtocolError
+from controller.protocol.framing import framed
 from controller.protocol.schema import RequestValue, ResponseValue
 from controller.zookeeper import launch
 from controller.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper, HeldPorts, ZooKeeperKind
@@ -35,31 +38,29 @@ from controller.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper, HeldPorts
 _VERSION = 9
 
 
-def ask_metadata(address: Address, timeout_s: float) -> MetadataResponse:
-    """OSError if the broker can't be reached or does not answer in time, MalformedFrame for an answer that is none."""
+Secure: TypeAlias = Callable[[socket.socket, str], socket.socket]
+"""(a new connection, its host): takes it through TLS and SASL, and returns what to use in its place."""
+
+
+def ask_metadata(address: Address, timeout_s: float, secure: Secure | None = None) -> MetadataResponse:
+    """OSError if the broker can't be reached or does not answer in time, ProtocolError for an answer that is none."""
     request = MetadataRequest(None, allow_auto_topic_creation=False)
-    answer = ask_broker(address, ApiKey.METADATA, _VERSION, request, timeout_s)
+    answer = ask_broker(address, ApiKey.METADATA, _VERSION, request, timeout_s, secure)
     assert isinstance(answer, MetadataResponse)
     return answer
 
 
-def ask_broker(address: Address, api: ApiKey, version: int, request: RequestValue, timeout_s: float) -> ResponseValue:
+def ask_broker(
+    address: Address, api: ApiKey, version: int, request: RequestValue, timeout_s: float, secure: Secure | None = None
+) -> ResponseValue:
     """Send one request over a connection of its own, and return the answer. Raises as `ask_metadata`."""
     frame = encode_request(RequestHeader(api, version, 1, "camerlengo"), request)
-    with socket.create_connection(address, timeout_s) as connection:
+    with ExitStack() as stack:
+        connection = stack.enter_context(socket.create_connection(address, timeout_s))
+        if secure is not None:
+            connection = stack.enter_context(secure(connection, address[0]))
         connection.sendall(framed(frame))
-        size = frame_size(_read(connection, SIZE_BYTES))
-        return decode_response(api, version, _read(connection, size))[1]
-
-
-def _read(connection: socket.socket, size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        part = connection.recv(size - len(parts))
-        if not part:
-            raise ConnectionError("the broker closed the connection")
-        parts += part
-    return bytes(parts)
+        return decode_response(api, version, read_frame(connection))[1]
 
 
 READY = re.compile(rb"^broker (?P<id>[0-9]+) ready at (?P<address>\S+)$", re.MULTILINE)
@@ -112,10 +113,17 @@ class BrokerChild:
         """Returns when the process runs, not when it is ready. RuntimeError if it runs already."""
         if self.running:
             raise RuntimeError(f"broker {self.broker_id} is running already")
-        self.config_file.write_text(javaproperties.dumps(self.settings, timestamp=False), encoding="latin-1")
+        self._write_settings()
         with self.log_file.open("ab") as log:
             self._log_start = log.tell()
             self._process = launch.launch(self.command(), stdout=log, stderr=log)
+
+    def _write_settings(self) -> None:
+        """For its owner alone: there may be passwords among the settings."""
+        text = javaproperties.dumps(self.settings, timestamp=False)
+        self.config_file.touch(0o600)
+        self.config_file.chmod(0o600)
+        self.config_file.write_text(text, encoding="latin-1")
 
     def command(self) -> list[str]:
         return [sys.executable, "-m", "controller.cli", "broker", "--config", str(self.config_file)]
@@ -206,7 +214,8 @@ class LocalCluster:
     ValueError. `listeners` and `advertised.listeners` are broker 1's: each further broker's ports are one higher.
     `port` is broker 1's on loopback, likewise; without either, brokers listen on free ports of loopback. `data_dir`
     keeps ZooKeeper's data, the settings and the logs; a temporary one is removed by `close`. `zookeeper` is "python" or
-    "java", by default as EmbeddedZooKeeper chooses it.
+    "java", by default as EmbeddedZooKeeper chooses it. With `security` all listeners are SASL_SSL; keys and passwords
+    are in the directory `secrets` of `data_dir` until `close`, and `client` says how to connect.
 
     The constructor raises what EmbeddedZooKeeper's does; `start` also PortInUse, BrokerDied, BrokerNotReady,
     ServerDied and ServerTimedOut, with everything stopped.
@@ -223,6 +232,7 @@ class LocalCluster:
         zookeeper_jars: Path | None = None,
         settings: Mapping[str, str] | None = None,
         port: int | None = None,
+        security: Security | None = None,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"brokers is {brokers}: expected 1 or more")
@@ -232,8 +242,9 @@ class LocalCluster:
             raise ValueError(f"{taken[0]} can't be overridden: a cluster sets it for each broker")
         if port is not None and "listeners" in settings:
             raise ValueError("port and listeners: expected one of them")
+        self._protocol = "PLAINTEXT" if security is None else PROTOCOL
         if port is not None:
-            settings["listeners"] = f"PLAINTEXT://{LOOPBACK}:{port}"
+            settings["listeners"] = f"{self._protocol}://{LOOPBACK}:{port}"
         self._temporary = data_dir is None
         self.folder = Path(tempfile.mkdtemp(prefix="camerlengo-cluster-")) if data_dir is None else data_dir
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -243,7 +254,10 @@ class LocalCluster:
         self._addresses: dict[int, Address] = {}
         self._count = brokers
         self.brokers: dict[int, BrokerChild] = {}
+        self.security: ClusterSecurity | None = None
         try:
+            if security is not None:
+                self.security = ClusterSecurity(self.folder / SECRETS, security, brokers)
             self.zookeeper = EmbeddedZooKeeper(
                 zookeeper_servers,
                 kind=zookeeper,
@@ -260,12 +274,25 @@ class LocalCluster:
         """`HOST:PORT,...` of every broker, the same for as long as this object lives, once started."""
         return ",".join(address_text(self._addresses[number]) for number in self.brokers)
 
+    @property
+    def secure(self) -> Secure | None:
+        """What takes a new connection to a broker through TLS and SASL."""
+        return None if self.security is None else self.security.connect
+
+    def client(self, user: str = CLIENT) -> ClientSettings:
+        """How the clients of a user connect. Raises KeyError that names the users, RuntimeError without `security`."""
+        if self.security is None:
+            raise RuntimeError("this cluster has no users: expected LocalCluster(security=Security())")
+        return self.security.client(self.bootstrap_servers, user)
+
     def start(self, limit_s: float = START_LIMIT_S) -> None:
         """Returns when every broker is registered, a controller is elected, and each broker's metadata has both."""
         deadline = time.monotonic() + limit_s
         try:
             self._require_free_ports()
             self.zookeeper.start(limit_s)
+            if self.security is not None:
+                self.security.write_znodes(self.zookeeper.connect_string)
             if "listeners" not in self._settings:
                 self._ports = HeldPorts(self._count)
             for number in range(1, self._count + 1):
@@ -274,6 +301,8 @@ class LocalCluster:
             for number, broker in self.brokers.items():
                 self._addresses[number] = broker.await_ready(deadline)
             self.await_metadata(deadline)
+            if self.security is not None:
+                self.security.write_clients(self.bootstrap_servers)
         except BaseException:
             self.close()
             raise
@@ -296,8 +325,8 @@ class LocalCluster:
         views = set()
         for number in self.brokers:
             try:
-                seen = ask_metadata(self._addresses[number], ASK_LIMIT_S)
-            except (OSError, MalformedFrame):
+                seen = ask_metadata(self._addresses[number], ASK_LIMIT_S, self.secure)
+            except (OSError, ProtocolError):
                 return False
             views.add((seen.controller_id, frozenset(broker.node_id for broker in seen.brokers)))
         if len(views) != 1:
@@ -306,13 +335,16 @@ class LocalCluster:
         return brokers == frozenset(self.brokers) and controller in brokers
 
     def _broker_settings(self, number: int) -> dict[str, str]:
-        listening = {
+        listening: dict[str, str] = {
             name: shifted(self._settings[name], number - 1)
             for name in ("listeners", "advertised.listeners")
             if name in self._settings
         }
         if self._ports is not None:
-            listening["listeners"] = f"PLAINTEXT://{LOOPBACK}:{self._ports.numbers[number - 1]}"
+            listening["listeners"] = f"{self._protocol}://{LOOPBACK}:{self._ports.numbers[number - 1]}"
+        if self.security is not None:
+            listening |= self.security.broker_settings(number, (PROTOCOL,))
+            listening["security.inter.broker.protocol"] = PROTOCOL
         own = {
             "zookeeper.connect": self.zookeeper.connect_string,
             "zookeeper.session.timeout.ms": str(self._session_timeout_ms),
@@ -358,6 +390,8 @@ class LocalCluster:
         self._remove()
 
     def _remove(self) -> None:
+        if self.security is not None:
+            self.security.remove()
         if self._temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
 

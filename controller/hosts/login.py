@@ -1,15 +1,27 @@
-"""How a broker logs in to another's SASL listener: the client's half of PLAIN and SCRAM on a new connection."""
+"""How a broker logs in to another's SASL listener: the client's half of PLAIN and SCRAM on a new connection.
+
+`log_in` does it on a socket that blocks, for who starts a cluster and asks its brokers.
+"""
 
 from __future__ import annotations
 
 import secrets
+import socket
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from controller.broker.security.sasl_settings import PLAIN, SaslSettings
 from controller.broker.security.scram import ScramClient, ScramFailed
-from controller.protocol.codec import ApiKey, RequestHeader, decode_response_body, encode_request_body
+from controller.protocol.codec import (
+    ApiKey,
+    RequestHeader,
+    decode_response_body,
+    encode_request_body,
+    request_head,
+    response_body,
+)
 from controller.protocol.errors import ErrorCode, ProtocolError
+from controller.protocol.framing import SIZE_BYTES, frame_size, framed
 from controller.protocol.schema import RequestValue
 from controller.protocol.security import (
     SaslAuthenticateRequest,
@@ -62,3 +74,32 @@ class Login:
             scram.check(await sent(scram.final(await sent(scram.first()))))
         except ScramFailed as error:
             raise LoginFailed(f"{self._mechanism} as {self._user}: {error}") from error
+
+
+def log_in(connection: socket.socket, login: Login) -> None:
+    """Log in on a socket that blocks. Raises OSError, ProtocolError."""
+
+    async def ask(header: RequestHeader, body: bytes) -> bytes:
+        connection.sendall(framed(request_head(header) + body))
+        return response_body(header.api_key, header.api_version, read_frame(connection))[1]
+
+    try:
+        login.on(ask).send(None)  # `ask` blocks, so that nothing is waited for
+    except StopIteration:
+        return
+    raise AssertionError("a login that waits")
+
+
+def read_frame(connection: socket.socket) -> bytes:
+    """Read one whole frame from a socket that blocks. Raises OSError, MalformedFrame."""
+    return _read(connection, frame_size(_read(connection, SIZE_BYTES)))
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = connection.recv(size - len(parts))
+        if not part:
+            raise ConnectionError("the broker closed the connection")
+        parts += part
+    return bytes(parts)

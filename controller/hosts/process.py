@@ -13,12 +13,10 @@ import gc
 import os
 import queue
 import random
-import secrets
 import signal
 import socket
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -29,23 +27,20 @@ from controller.broker.config_requests import BrokerLoggers
 from controller.broker.log_maintenance import NoLogDirectory, opening_notes
 from controller.broker.log_manager import LogManager, SettingsOf
 from controller.broker.node import ACKNOWLEDGED_LIMIT_MS, CLOSE_LIMIT_MS, RESIGN_LIMIT_MS, Node
-from controller.broker.security.sasl import SaslListener
-from controller.broker.security.sasl_settings import SaslSettings, sasl_settings
-from controller.broker.security.tls_settings import tls_settings
 from controller.broker.settings import GENERATED, Address, BrokerSettings, address_text
 from controller.core.channels import ControllerChannels
 from controller.core.controller import Controller
 from controller.hosts.authorizers import load_authorizer
 from controller.hosts.broker_id import MetaProperties, generate_broker_id, keep, kept_broker_id, unreadable
 from controller.hosts.event_thread import ControllerEventThread
-from controller.hosts.login import Login
+from controller.hosts.listener_security import ListenerSecurity
 from controller.hosts.metrics_server import MetricsServer
 from controller.hosts.network import NetworkThread, OffLoop
-from controller.hosts.peers import SocketPeers, socket_channels
+from controller.hosts.peers import socket_channels
 from controller.hosts.process_output import LogOutput, ProcessTrace
 from controller.hosts.request_stages import RequestStages
 from controller.hosts.server import CannotListen, SocketServer, limits_of
-from controller.hosts.tls import BadCertificates, TlsContext, TlsListener
+from controller.hosts.tls import BadCertificates
 from controller.log import logger
 from controller.storage import AlreadyLocked, DuplicateLogs, OutOfResources
 from controller.storage.device_pools import DevicePools
@@ -121,7 +116,8 @@ class BrokerProcess:
 
     def run(self, ready: Callable[[BrokerSettings], None], stopped: Callable[[str | None], None]) -> int:
         """The exit status. `ready` is called once the broker is registered and serves, with its settings as they
-        became; `stopped` after a shutdown, with why its controlled part was not granted. CouldNotStart, CannotListen.
+        became; `stopped` after a shutdown, with why its controlled part was not granted. CouldNotStart, CannotListen,
+        BadCertificates.
         """
         clean = False
         try:
@@ -145,9 +141,7 @@ class BrokerProcess:
 
     def _start(self) -> Node:
         ports = self._server.bind(self.settings.listeners)
-        for listener in self.settings.listeners:
-            if (tls := self._tls(listener.name, server=True)) is not None:
-                self._server.tls[listener.name] = TlsListener(tls)
+        self._secured().serve_tls(self._server)
         self._network.start()
         if self.settings.broker_id == GENERATED:
             self.settings = self.settings.with_broker_id(self._generate_broker_id())
@@ -156,7 +150,7 @@ class BrokerProcess:
         self._node = node = self._make_node()
         self._serve_metrics(node)
         self._measure_requests(node)
-        self._serve_sasl(node)
+        self._secured().serve_sasl(self._server, node.access.credentials.read, self._clock)
         self._server.serve(node.broker.begin)
         self._events.start(node)
         node.start().on_done(lambda: self._notify(_Notice.CONNECTED))
@@ -243,9 +237,9 @@ class BrokerProcess:
 
     def _make_node(self) -> Node:
         settings = self.settings
-        peers = self._peers(settings.inter_broker_listener)
-        control = settings.control_plane_listener
-        controller_peers = peers if control is None else self._peers(control)
+        secured, control = self._secured(), settings.control_plane_listener
+        peers = secured.peers(self._network, settings.inter_broker_listener)
+        controller_peers = peers if control is None else secured.peers(self._network, control)
 
         def channels() -> ControllerChannels:
             return socket_channels(
@@ -276,47 +270,8 @@ class BrokerProcess:
         )
         return node
 
-    def _peers(self, listener: str) -> SocketPeers:
-        tls = self._tls(listener, server=False)
-        sasl = self._sasl(listener)
-        login = None if sasl is None else Login(sasl)
-        return SocketPeers(self._network, str(self.settings.broker_id), self.settings.dial, tls, login)
-
-    def _sasl(self, listener: str) -> SaslSettings | None:
-        if not self.settings.protocol(listener).startswith("SASL"):
-            return None
-        between_brokers = self.settings.is_of_brokers(listener)
-        found, _ = sasl_settings(self.settings.given, listener, between_brokers=between_brokers)
-        assert found is not None, "checked with the settings"
-        return found
-
-    def _serve_sasl(self, node: Node) -> None:
-        for listener in self.settings.listeners:
-            if (sasl := self._sasl(listener.name)) is not None:
-                self._server.sasl[listener.name] = SaslListener(
-                    sasl.mechanisms,
-                    sasl.users,
-                    node.access.credentials.read,
-                    lambda: secrets.token_urlsafe(24),
-                    self._clock,
-                    lambda level, message: self._trace.emit(Noted(level, message)),
-                    sasl.max_session_ms,
-                )
-
-    def _tls(self, listener: str, *, server: bool) -> TlsContext | None:
-        """The certificates of a listener with TLS; None for another."""
-        if not self.settings.protocol(listener).endswith("SSL"):
-            return None
-        found, _ = tls_settings(self.settings.given, listener)
-        assert found is not None, "checked with the settings"
-
-        def note(level: str, message: str) -> None:
-            self._trace.emit(Noted(level, message))
-
-        try:
-            return TlsContext(found, server=server, now_s=time.monotonic, note=note)
-        except BadCertificates as error:
-            raise CouldNotStart(f"listener {listener}: {error}") from error
+    def _secured(self) -> ListenerSecurity:
+        return ListenerSecurity(self.settings, lambda level, message: self._trace.emit(Noted(level, message)))
 
     def _connection(self) -> KazooConnection:
         settings = self.settings
@@ -425,7 +380,7 @@ def run_broker(
     gc.set_threshold(*COLLECTOR)
     try:
         return process.run(say_ready, stopped)
-    except (CouldNotStart, CannotListen) as error:
+    except (CouldNotStart, CannotListen, BadCertificates) as error:
         logger.error("broker {} can't start: {}", process.settings.broker_id, error)
         return COULD_NOT_RUN
 

@@ -20,6 +20,8 @@ from msgspec.structs import replace
 from controller.broker.security.principal import Requester
 from controller.broker.security.tls_settings import TlsSettings, distinguished_name, principal_of
 
+DISCARDED_BYTES, DISCARDED_MAX = 16 * 1024, 16
+"""Bytes of one read, and reads, of what came after a handshake that failed."""
 RELOAD_S = 1.0
 """Files are looked at this often at most."""
 
@@ -135,6 +137,22 @@ class EncryptedSocket:
         self._socket.close()
 
 
+_WITHOUT_TLS = dict.fromkeys(
+    ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"), "what the client sends is not TLS"
+)
+"""OpenSSL's reasons, by what they come from."""
+
+
+def _close_after(encrypted: ssl.SSLSocket) -> None:
+    """Close a connection whose handshake failed, once what has arrived is read. The system would reset it otherwise,
+    and the client would not get TLS's alert, which says what is wrong."""
+    with socket.socket(fileno=encrypted.detach()) as plain, suppress(OSError):
+        plain.setblocking(False)
+        for _ in range(DISCARDED_MAX):
+            if not plain.recv(DISCARDED_BYTES):
+                break
+
+
 class TlsListener:
     """Takes the connections of one listener through their handshakes."""
 
@@ -148,8 +166,9 @@ class TlsListener:
             await _handshake(encrypted)
             named = encrypted.getpeercert()
         except (OSError, ValueError) as error:
-            encrypted.close()
-            raise HandshakeFailed(getattr(error, "reason", None) or str(error)) from error
+            _close_after(encrypted)
+            reason = getattr(error, "reason", None) or str(error)
+            raise HandshakeFailed(_WITHOUT_TLS.get(reason, reason)) from error
         except asyncio.CancelledError:
             encrypted.close()
             raise

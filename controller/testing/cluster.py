@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
+from controller.hosts.secured import CLIENT, ClientSettings, ClusterSecurity, Security
 from controller.protocol.client import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -68,6 +69,8 @@ class Kafka:
             Threads, sockets and time are real, so that a run is not repeated exactly (see `Simulation` for that).
             Only brokers in memory use it.
         timeout_s: how long each call waits for the cluster.
+        security: SASL_SSL on all listeners, with an authority, users and ACLs made for this cluster: True, or what it
+            is like. `client_settings` says how clients connect.
         host: what runs the brokers: "memory" is this process, "process" a process for each broker. For containers:
             a function that makes a `DockerHost`.
 
@@ -86,6 +89,7 @@ class Kafka:
         session_timeout_ms: int = 6_000,
         seed: int | None = None,
         timeout_s: float = 30.0,
+        security: Security | bool = False,
         host: Literal["memory", "process"] | HostFactory = "memory",
     ) -> None:
         if brokers < 1:
@@ -98,6 +102,7 @@ class Kafka:
             session_timeout_ms,
             seed,
             timeout_s,
+            Security() if security is True else security or None,
         )
         self._host: ClusterHost = _factory(host)(options)
         self._state: Literal["new", "running", "stopped"] = "new"
@@ -177,6 +182,22 @@ class Kafka:
     def bootstrap_servers(self) -> str:
         """The addresses of all brokers, for a client's `bootstrap.servers`."""
         return ",".join(broker.address for broker in self.brokers.values())
+
+    def client_settings(self, user: str = CLIENT) -> ClientSettings:
+        """Return how a user's clients connect to a secured cluster: "client", "admin", who may do everything, or one of
+        `Security.users`. Raises KeyError that names the users, RuntimeError for a cluster that is not secured."""
+        return self._secured().client(self.bootstrap_servers, user)
+
+    def replace_certificate(self, broker_id: int) -> None:
+        """Give a broker of a secured cluster a new key and certificate. It takes them within a second, for the next
+        connections. Raises as `client_settings`."""
+        self.broker(broker_id)
+        self._secured().replace_certificate(broker_id)
+
+    def _secured(self) -> ClusterSecurity:
+        if self._host.security is None:
+            raise RuntimeError("this cluster has no users: expected one that runs, made with Kafka(security=True)")
+        return self._host.security
 
     def broker(self, broker_id: int) -> BrokerControl:
         """Return one broker. Raises KeyError that names the ids there are."""

@@ -6,12 +6,14 @@ that is the same on all hosts: what is asked of whom, when a cluster is healthy,
 
 from __future__ import annotations
 
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, TypeVar
 
+from controller.hosts.secured import PROTOCOL, ClusterSecurity, Security
 from controller.protocol.client import CreateTopicsRequest, CreateTopicsResponse
 from controller.testing.request_faults import RequestFault
 from controller.trace import FaultInjected, TraceEvent
@@ -28,6 +30,7 @@ ABILITIES: Mapping[str, str] = {
     "lost-disks": "lose a disk",
     "links": "cut the link between two brokers",
     "requests": "inject faults into requests of clients",
+    "security": "secure its listeners",
     "seed": "repeat the brokers' random decisions",
     "sessions": "end a ZooKeeper session",
     "slow": "slow the messages of a broker",
@@ -61,6 +64,7 @@ class ClusterOptions:
     session_timeout_ms: int
     seed: int | None
     timeout_s: float
+    security: Security | None = None
 
     def settings_beside(self, own: Collection[str]) -> Mapping[str, str]:
         """Return the settings, with those of consumer groups that fit a test's cluster: a group does not wait for more
@@ -102,7 +106,26 @@ class ClusterHost(ABC):
     abilities: ClassVar[frozenset[str]]
 
     def __init__(self, options: ClusterOptions) -> None:
+        if options.security is not None and "security" not in self.abilities:
+            raise UnsupportedByHost(self.name, "security")
         self.options = options
+        self.security: ClusterSecurity | None = None
+        """Keys, users and passwords, from `start` to `stop`; None for a cluster without."""
+
+    @property
+    def protocol(self) -> str:
+        """The security protocol of the listeners, which is the name of the clients' one."""
+        return "PLAINTEXT" if self.options.security is None else PROTOCOL
+
+    def make_security(self, directory: Path | None) -> None:
+        """Make the keys of a secured cluster, in `directory` or a temporary one."""
+        if self.options.security is not None:
+            folder = directory or Path(tempfile.mkdtemp(prefix="camerlengo-keys-"))
+            self.security = ClusterSecurity(folder, self.options.security, self.options.brokers)
+
+    def remove_security(self) -> None:
+        if self.security is not None:
+            self.security.remove()
 
     # -- begin and end
 

@@ -21,7 +21,7 @@ from controller.clock import spawn
 from controller.core.channels import ControllerChannels
 from controller.core.event_loop import EventLoop
 from controller.core.events import Event
-from controller.hosts.peers import SocketPeers
+from controller.hosts.listener_security import ListenerSecurity
 from controller.hosts.server import SocketServer, limits_of
 from controller.machine.process import PacedExecutor, Process, ProcessClock, ProcessState
 from controller.protocol.codec import ApiKey
@@ -34,9 +34,8 @@ from controller.trace import Noted, TraceEvent
 from controller.trace_records import Recorder
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 
-CLIENTS, BROKERS = "PLAINTEXT", "BROKERS"
-"""The listeners' names. Brokers reach each other by a listener of their own, so that faults can tell them from
-clients."""
+BROKERS = "BROKERS"
+"""The name of the listener by which brokers reach each other, so that faults can tell them from clients."""
 _UPDATE_METADATA = int(ApiKey.UPDATE_METADATA).to_bytes(2, "big")
 """How such a request begins."""
 
@@ -78,7 +77,8 @@ class _IncarnationTrace:
 
 
 class Incarnation:
-    """Runs from `start` to `kill`. All of it is used on the cluster's thread. CannotListen, BadSettings."""
+    """Runs from `start` to `kill`. All of it is used on the cluster's thread. CannotListen, BadSettings,
+    BadCertificates."""
 
     def __init__(self, shared: Shared, settings: BrokerSettings, disk: Disk) -> None:
         self.broker = broker = settings.broker_id
@@ -91,6 +91,8 @@ class Incarnation:
         self.server = SocketServer(shared.network, limits_of(settings), self.trace)
         ports = self.server.bind(settings.listeners)
         self.settings = settings.with_bound_ports(ports, "127.0.0.1")
+        secured = ListenerSecurity(self.settings, lambda level, message: self.trace.emit(Noted(level, message)))
+        secured.serve_tls(self.server)
         shared.addresses = {at: one for at, one in shared.addresses.items() if one != broker}
         shared.addresses["127.0.0.1", ports[BROKERS]] = broker
         self.connection = shared.zookeeper.connect(settings.zookeeper_session_timeout_ms, clock=shared.network.clock)
@@ -100,10 +102,11 @@ class Incarnation:
             self.process,
             self.clock,
             shared.links,
-            SocketPeers(shared.network, str(broker), settings.dial),
+            secured.peers(shared.network, BROKERS),
             shared.addresses.get,
         )
         self.node = self._make_node()
+        secured.serve_sasl(self.server, self.node.access.credentials.read, self.clock)
 
     def _make_node(self) -> Node:
         settings = self.settings

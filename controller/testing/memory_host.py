@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from controller.broker.settings import BrokerSettings, parse_settings
+from controller.hosts.secured import SECRETS
 from controller.machine.process import ProcessState
 from controller.protocol.client import CreateTopicsRequest, CreateTopicsResponse
 from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
@@ -23,7 +24,7 @@ from controller.testing.changes import Changes
 from controller.testing.clock import ClusterThread
 from controller.testing.disks import InProcessDisk, directory_disk, stop_disk
 from controller.testing.host import ABILITIES, ClusterHost, ClusterOptions, KnownPartition, Target, UnansweredCall
-from controller.testing.incarnation import BROKERS, CLIENTS, Incarnation, Shared
+from controller.testing.incarnation import BROKERS, Incarnation, Shared
 from controller.testing.links import Links
 from controller.testing.ports import HOST, ReservedPort
 from controller.testing.request_faults import RequestFault, RequestFaults
@@ -74,6 +75,9 @@ class MemoryHost(ClusterHost):
         self._network = network = ClusterThread("kafka")
         self.changes = Changes(network.loop)
         self._zookeeper = InMemoryZooKeeper(network.clock)
+        self.make_security(self.options.directory and self.options.directory / SECRETS)
+        if self.security is not None:
+            self._zookeeper.restore(self.security.creations())
         self._zookeeper.on_commit(lambda _session, _writes: self.changes.signal())
         self._shared = Shared(
             network,
@@ -103,6 +107,7 @@ class MemoryHost(ClusterHost):
             self.call(self._stop_all)
         finally:
             network.stop()
+            self.remove_security()
             for broker in self._brokers.values():
                 broker.reserved.close()
 
@@ -410,15 +415,18 @@ class MemoryHost(ClusterHost):
     def _settings_of(self, broker: int) -> BrokerSettings:
         options = self.options
         port = self._brokers[broker].port
+        protocol = self.protocol
         own = {
             "broker.id": str(broker),
             "zookeeper.connect": "memory:2181",
             "zookeeper.session.timeout.ms": str(options.session_timeout_ms),
-            "listeners": f"{CLIENTS}://{HOST}:{port},{BROKERS}://{HOST}:0",
-            "listener.security.protocol.map": f"{CLIENTS}:PLAINTEXT,{BROKERS}:PLAINTEXT",
+            "listeners": f"{protocol}://{HOST}:{port},{BROKERS}://{HOST}:0",
+            "listener.security.protocol.map": f"{protocol}:{protocol},{BROKERS}:{protocol}",
             "inter.broker.listener.name": BROKERS,
             "log.dirs": MEMORY_LOG_DIR if options.directory is None else str(options.directory / f"broker-{broker}"),
         }
+        if self.security is not None:
+            own |= self.security.broker_settings(broker, (protocol, BROKERS))
         return parse_settings({**own, **options.settings_beside(own)})
 
 

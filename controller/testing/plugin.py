@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from controller.testing.zookeeper import ZooKeeper
 
 MEMORY, PROCESS, DOCKER = "memory", "process", "docker"
-KAFKA_OPTIONS = ("brokers", "seed", "settings", "session_timeout_ms", "timeout_s", "directory", "requires")
+KAFKA_OPTIONS = ("brokers", "seed", "settings", "security", "session_timeout_ms", "timeout_s", "directory", "requires")
 """What the mark `kafka` takes: arguments of `Kafka`, and `requires`."""
 ZOOKEEPER_OPTIONS = ("tick_ms", "max_session_timeout_ms")
 SIMULATION_OPTIONS = ("seed", "settings")

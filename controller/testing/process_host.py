@@ -14,6 +14,7 @@ from typing import ClassVar
 from controller.broker.settings import parse_settings
 from controller.chaos.proxy import ProxyNetwork
 from controller.hosts.local_cluster import BrokerChild
+from controller.hosts.secured import PROTOCOL, SECRETS
 from controller.testing.host import ClusterOptions, Target
 from controller.testing.remote_host import RemoteHost
 from controller.zookeeper.embedded import LOOPBACK, HeldPorts
@@ -24,7 +25,7 @@ LONGEST_SESSION_MS = 600_000
 
 class ProcessHost(RemoteHost):
     name = "process"
-    abilities: ClassVar = frozenset({"links", "lost-disks", "sessions", "zookeeper-links"})
+    abilities: ClassVar = frozenset({"links", "lost-disks", "security", "sessions", "zookeeper-links"})
 
     def __init__(self, options: ClusterOptions) -> None:
         super().__init__(options)
@@ -49,6 +50,9 @@ class ProcessHost(RemoteHost):
             tick_ms=max(50, min(500, options.session_timeout_ms // 4)), max_session_timeout_ms=LONGEST_SESSION_MS
         )
         self._server.start()
+        self.make_security(self._folder / SECRETS)
+        if self.security is not None:
+            self.security.write_znodes(self._server.connect_string)
         self._ports = HeldPorts(options.brokers)
         self._proxies = ProxyNetwork()
         for broker in brokers:
@@ -65,7 +69,7 @@ class ProcessHost(RemoteHost):
         others = [other for other in range(1, self.options.brokers + 1) if other != broker]
         own = {
             "broker.id": str(broker),
-            "listeners": f"PLAINTEXT://{self.address(broker)}",
+            "listeners": f"{self.protocol}://{self.address(broker)}",
             "zookeeper.connect": self._server.connect_string,
             "zookeeper.session.timeout.ms": str(self.options.session_timeout_ms),
             "log.dirs": str(self._log_directory(broker)),
@@ -75,6 +79,8 @@ class ProcessHost(RemoteHost):
                 for other in others
             ),
         }
+        if self.security is not None:
+            own |= self.security.broker_settings(broker, (PROTOCOL,)) | {"security.inter.broker.protocol": PROTOCOL}
         return {**own, **self.options.settings_beside(own)}
 
     def stop(self) -> None:
@@ -89,6 +95,7 @@ class ProcessHost(RemoteHost):
                 self._server.stop()
             if self._ports is not None:
                 self._ports.release()
+            self.remove_security()
             if self._temporary is not None:
                 shutil.rmtree(self._temporary, ignore_errors=True)
 

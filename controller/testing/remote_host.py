@@ -16,10 +16,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from controller.broker.settings import address as parsed_address
-from controller.hosts.local_cluster import ask_broker, ask_metadata
+from controller.hosts.local_cluster import Secure, ask_broker, ask_metadata
 from controller.protocol.client import CreateTopicsRequest, CreateTopicsResponse, MetadataResponse
 from controller.protocol.codec import ApiKey
-from controller.protocol.errors import MalformedFrame
+from controller.protocol.errors import ProtocolError
 from controller.testing.host import ClusterHost, ClusterOptions, KnownPartition
 from controller.trace import TraceEvent
 from controller.trace_records import DamagedRecord, Recorder, TraceRecord, decode_record
@@ -130,12 +130,16 @@ class RemoteHost(ClusterHost):
             raise RuntimeError(f"broker {broker} ended while it was started{self._log_tail(broker)}")
         return broker in self.registered() and broker in self.known_brokers(broker)
 
+    @property
+    def _secure(self) -> Secure | None:
+        return None if self.security is None else self.security.connect
+
     def _view(self, broker: int) -> MetadataResponse | None:
         """What the broker answers a client, asked once for each look at the cluster."""
         if broker not in self._views:
             try:
-                self._views[broker] = ask_metadata(parsed_address(self.address(broker)), ANSWER_S)
-            except (OSError, MalformedFrame):
+                self._views[broker] = ask_metadata(parsed_address(self.address(broker)), ANSWER_S, self._secure)
+            except (OSError, ProtocolError):
                 self._views[broker] = None
         return self._views[broker]
 
@@ -164,8 +168,9 @@ class RemoteHost(ClusterHost):
             return None
         at = parsed_address(self.address(controller))
         try:
-            answer = ask_broker(at, ApiKey.CREATE_TOPICS, CREATE_TOPICS_VERSION, request, self.options.timeout_s)
-        except (OSError, MalformedFrame):
+            limit_s = self.options.timeout_s
+            answer = ask_broker(at, ApiKey.CREATE_TOPICS, CREATE_TOPICS_VERSION, request, limit_s, self._secure)
+        except (OSError, ProtocolError):
             return None
         assert isinstance(answer, CreateTopicsResponse)
         return answer

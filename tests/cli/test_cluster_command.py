@@ -7,12 +7,14 @@ import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+import confluent_kafka.admin
 import pytest
 
 from controller.broker.settings import address
@@ -103,6 +105,32 @@ def test_other_commands_find_it_and_its_ports_are_those_that_were_asked_for(
     eventually(lambda: running() == [], "a cluster that was killed is not found")
     assert main(["pause"]) == 2
     assert "no `camerlengo cluster` of this user is running on this machine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [("--secure",)], ids=["secure"], indirect=True)
+def test_a_secured_cluster_says_how_to_connect_and_its_keys_go_with_it(command: Command) -> None:
+    pytest.importorskip("cryptography", reason="the extra `secure`")
+    options = dict(command.line().split("=", 1) for _ in range(7))
+    assert options.pop("zookeeper.connect")
+    secrets = command.folder / "secrets"
+    assert options["ssl.ca.location"] == str(secrets / "authority.crt")
+    assert command.line().startswith("# kafka-python: bootstrap_servers=")
+    assert f"sasl.password={options['sasl.password']}" in (secrets / "client.conf").read_text().splitlines()
+    topic = confluent_kafka.admin.NewTopic("t", 1, 2)
+    client = confluent_kafka.admin.AdminClient(options | {"log_level": 0})
+    client.create_topics([topic])["t"].result(DEADLINE_S)
+    producer = confluent_kafka.Producer(options | {"log_level": 0, "acks": "all"})
+    errors: list[object] = []
+    producer.produce("t", b"x", on_delivery=lambda error, _message: errors.append(error))
+    assert producer.flush(DEADLINE_S) == 0
+    assert errors == [None]
+    with_secrets = [path for path in secrets.iterdir() if path.name != "authority.crt"]
+    with_secrets += command.folder.glob("broker-*.properties")
+    assert len(with_secrets) == 11  # three keys, two files for each of three users, two brokers' settings
+    assert {stat.S_IMODE(path.stat().st_mode) for path in with_secrets} == {0o600}
+    command.process.send_signal(signal.SIGTERM)
+    assert command.process.wait(DEADLINE_S) == 0
+    assert not secrets.exists()
 
 
 def two_free_ports() -> int:

@@ -1,0 +1,81 @@
+"""What the security protocols of a broker's listeners need of the host: TLS contexts, SASL listeners, logins to others.
+
+The settings were checked when they were parsed; here their files are read.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+
+from controller.broker.security.sasl import ReadCredential, SaslListener
+from controller.broker.security.sasl_settings import SaslSettings, sasl_settings
+from controller.broker.security.tls_settings import tls_settings
+from controller.broker.settings import BrokerSettings
+from controller.clock import Clock
+from controller.hosts.login import Login
+from controller.hosts.network import NetworkThread
+from controller.hosts.peers import SocketPeers
+from controller.hosts.server import SocketServer
+from controller.hosts.tls import BadCertificates, TlsContext, TlsListener
+
+Note = Callable[[str, str], None]
+
+
+class ListenerSecurity:
+    """Of one broker. `note` logs."""
+
+    def __init__(self, settings: BrokerSettings, note: Note) -> None:
+        self._settings = settings
+        self._note = note
+
+    def serve_tls(self, server: SocketServer) -> None:
+        """Before the server serves. Raises BadCertificates, which names the listener."""
+        for listener in self._settings.listeners:
+            if (tls := self._tls(listener.name, server=True)) is not None:
+                server.tls[listener.name] = TlsListener(tls)
+
+    def serve_sasl(self, server: SocketServer, read_credential: ReadCredential, clock: Clock) -> None:
+        """Before the server serves."""
+        for listener in self._settings.listeners:
+            if (sasl := self._sasl(listener.name)) is not None:
+                server.sasl[listener.name] = SaslListener(
+                    sasl.mechanisms,
+                    sasl.users,
+                    read_credential,
+                    lambda: secrets.token_urlsafe(24),
+                    clock,
+                    self._note,
+                    sasl.max_session_ms,
+                )
+
+    def peers(self, network: NetworkThread, listener: str) -> SocketPeers:
+        """Connections to other brokers' listeners of this name. Raises BadCertificates."""
+        sasl = self._sasl(listener)
+        return SocketPeers(
+            network,
+            str(self._settings.broker_id),
+            self._settings.dial,
+            self._tls(listener, server=False),
+            None if sasl is None else Login(sasl),
+        )
+
+    def _sasl(self, listener: str) -> SaslSettings | None:
+        if not self._settings.protocol(listener).startswith("SASL"):
+            return None
+        between_brokers = self._settings.is_of_brokers(listener)
+        found, _ = sasl_settings(self._settings.given, listener, between_brokers=between_brokers)
+        assert found is not None, "checked with the settings"
+        return found
+
+    def _tls(self, listener: str, *, server: bool) -> TlsContext | None:
+        """The certificates of a listener with TLS; None for another."""
+        if not self._settings.protocol(listener).endswith("SSL"):
+            return None
+        found, _ = tls_settings(self._settings.given, listener)
+        assert found is not None, "checked with the settings"
+        try:
+            return TlsContext(found, server=server, now_s=time.monotonic, note=self._note)
+        except BadCertificates as error:
+            raise BadCertificates(f"listener {listener}: {error}") from error
