@@ -132,9 +132,9 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages and benchmarks": (lines, 105_465),
-    "files of the packages and benchmarks": (files, 421),
-    "lines of the packages": (lambda: lines(PACKAGES), 96_514),
+    "lines of the packages and benchmarks": (lines, 106_161),
+    "files of the packages and benchmarks": (files, 423),
+    "lines of the packages": (lambda: lines(PACKAGES), 96_605),
     "files of the packages": (lambda: files(PACKAGES), 394),
     "public classes that share a name": (lambda: len(shared_class_names()), 1),
     "lines of the packages with replaced words": (lines_with_replaced_words, 0),

@@ -384,6 +384,7 @@ class Broker:
         self.replicas.of_roles.append(store.topic.roles_taken)
         self.replicas.of_stops.append(store.topic.stopped)
         self.groups = GroupCoordinator(self._settings, store, self._clock, self._new_id, self._note)
+        self.replicas.of_deletions.append(self.groups.partitions_deleted)
         finder = CoordinatorFinder(self._settings, self.metadata, self._create_internal)
         handlers = {**GroupHandlers(self.groups, self._clock).handlers, ApiKey.FIND_COORDINATOR: finder.find}
         if self._producer_ids is not None:
@@ -449,6 +450,7 @@ class Broker:
             client.listener,
             self._noted,
             self._drive,
+            host=client.host,
             heavy=heavy or key in _MAY_ANSWER_MUCH,
         )
         if self.control.refuses(client, exchange, request.value):
@@ -653,6 +655,8 @@ class Broker:
         self._after_metadata(self.isr_manager.metadata_changed)
         if self.data is not None:
             self._after_metadata(self.data.metadata_changed)
+        if self.groups is not None:
+            self._after_metadata(self.groups.metadata_changed)
         if self.transactions is not None:
             self._after_metadata(self.transactions.metadata_changed)
 

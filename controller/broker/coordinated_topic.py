@@ -114,10 +114,14 @@ class CoordinatedPartition(Generic[T]):
     """A partition of the topic that this broker leads. Until it `is_loaded`, its `entries` are not known.
     `epoch`: its leader epoch when this broker came to lead it."""
 
-    index: int
+    partition: Partition
     epoch: int
     entries: dict[str, T] = field(default_factory=dict)
     is_loaded: bool = False
+
+    @property
+    def index(self) -> int:
+        return self.partition.index
 
 
 class Reading(Protocol[T_co]):
@@ -153,7 +157,9 @@ class CoordinatedTopic(Generic[T]):
     ) -> None:
         self.name = name
         self._what = what
-        self._default_partitions = partitions
+        self._count = partitions
+        self._is_counted = False
+        """Whether the metadata has named the topic: until then it may have another number of partitions."""
         self._load_bytes = load_bytes
         self._metadata = metadata
         self._produce = produce
@@ -169,8 +175,20 @@ class CoordinatedTopic(Generic[T]):
 
     def index_of(self, key: str) -> int:
         """The partition that the key belongs to."""
+        return partition_of(key, self._count)
+
+    def metadata_changed(self) -> None:
+        """With another number of partitions, keys belong to other ones: read all of them again, and keep of each what
+        belongs to it. Requests that wait are answered with NOT_COORDINATOR."""
         known = self._metadata.snapshot.topics.get(self.name)
-        return partition_of(key, len(known) if known else self._default_partitions)
+        if not known:
+            return
+        is_new, changed = not self._is_counted, len(known) != self._count
+        self._count, self._is_counted = len(known), True
+        for coordinated in tuple(self._partitions.values()) if changed else ():
+            if not is_new or any(self.index_of(key) != coordinated.index for key in coordinated.entries):
+                self._unload(coordinated.index)
+                self._take(coordinated.partition)
 
     def partition(self, key: str) -> CoordinatedPartition[T] | None:
         return self._partitions.get(self.index_of(key))
@@ -219,9 +237,12 @@ class CoordinatedTopic(Generic[T]):
             if partition.role is not Role.LEADER:
                 self._unload(partition.index)
             elif partition.index not in self._partitions:
-                coordinated = CoordinatedPartition[T](partition.index, partition.leader_epoch)
-                self._partitions[partition.index] = coordinated
-                self._clock.call_later(0.0, partial(self._begin_load, coordinated, partition))
+                self._take(partition)
+
+    def _take(self, partition: Partition) -> None:
+        coordinated = CoordinatedPartition[T](partition, partition.leader_epoch)
+        self._partitions[partition.index] = coordinated
+        self._clock.call_later(0.0, partial(self._begin_load, coordinated))
 
     def stopped(self, partitions: Sequence[Partition]) -> None:
         for partition in partitions:
@@ -233,8 +254,8 @@ class CoordinatedTopic(Generic[T]):
         if coordinated is not None:
             self._on_unloaded(coordinated)
 
-    def _begin_load(self, coordinated: CoordinatedPartition[T], partition: Partition) -> None:
-        log = partition.log
+    def _begin_load(self, coordinated: CoordinatedPartition[T]) -> None:
+        log = coordinated.partition.log
         if log is not None and self._partitions.get(coordinated.index) is coordinated:
             self.drive(self._load(coordinated, log))
 
@@ -258,7 +279,11 @@ class CoordinatedTopic(Generic[T]):
                 offset = read[-1][0].next_offset
         except StorageError as error:
             self._note("error", f"{where}: the {self._what} after offset {offset} can't be read: {error}")
-        coordinated.entries.update(reading.entries())
+        coordinated.entries.update(
+            (key, entry)
+            for key, entry in reading.entries().items()
+            if not self._is_counted or self.index_of(key) == coordinated.index
+        )
         coordinated.is_loaded = True
         self._on_loaded(coordinated)
         for problem in reading.damaged[:DAMAGED_NAMED]:

@@ -152,7 +152,8 @@ class ReplicaManager:
 
     `controller_epoch` is the highest seen in any control request; 0 before the first. With `logs`, each replica has its
     log from its first role on. `of_roles` are called with the partitions that have changed role, `of_stops` with those
-    that were stopped or removed, once per request and before it is answered. `now_ms` is monotonic time."""
+    that were stopped or removed, once per request and before it is answered; `of_deletions` with the partitions that
+    an UpdateMetadata says are being deleted. `now_ms` is monotonic time."""
 
     def __init__(
         self,
@@ -170,6 +171,7 @@ class ReplicaManager:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self.of_roles: list[Heard] = []
         self.of_stops: list[Heard] = []
+        self.of_deletions: list[Callable[[Collection[tuple[str, int]]], None]] = []
         self.controller_epoch = 0
 
     def partition(self, topic: str, index: int) -> Partition | None:
@@ -201,6 +203,8 @@ class ReplicaManager:
             snapshot, _ = yield Job(lambda: (make(), named.going))
             kept = self._metadata.update(request, snapshot)
         self._remove_stray_replicas(named, kept)
+        for take in self.of_deletions if named.going else ():
+            take(named.going)
         if self._trace.enabled:
             live = tuple(sorted(broker.id for broker in request.live_brokers))
             self._trace.emit(MetadataApplied(request.controller_epoch, live, count))

@@ -187,9 +187,21 @@ closes the connection. May be called on any thread."""
 
 
 class RequestContext:
-    """A request that is being answered. `heavy`: its answer may be large, and is encoded by a job of its own."""
+    """A request that is being answered. `host`: its client's address. `heavy`: its answer may be large, and is encoded
+    by a job of its own."""
 
-    __slots__ = ("_drive", "_note", "_respond", "_value", "answered", "header", "heavy", "listener", "transform")
+    __slots__ = (
+        "_drive",
+        "_note",
+        "_respond",
+        "_value",
+        "answered",
+        "header",
+        "heavy",
+        "host",
+        "listener",
+        "transform",
+    )
 
     def __init__(
         self,
@@ -199,9 +211,11 @@ class RequestContext:
         note: Callable[[str, str], None],
         drive: Drive = finish,
         *,
+        host: str = "",
         heavy: bool = False,
     ) -> None:
         self.heavy = heavy
+        self.host = host
         self._drive = drive
         self.header = request.header
         self.listener = listener

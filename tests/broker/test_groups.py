@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from controller.broker.coordinated_topic import partition_of
+from controller.broker.groups.group import ConsumerGroup
+from controller.broker.groups.handlers import java_address
 from controller.broker.groups.offsets_topic import (
     OFFSETS_TOPIC,
     CommittedOffset,
@@ -16,6 +18,7 @@ from controller.broker.groups.offsets_topic import (
     read_key,
     read_offset,
 )
+from controller.protocol import LEADER_DURING_DELETE
 from controller.protocol.client import ApiVersionsRequest, FindCoordinatorRequest
 from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
@@ -44,7 +47,7 @@ from controller.protocol.groups import (
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from controller.storage.batches import HEADER_BYTES, Record, decode_records, encode_batch, header_at
 from tests.broker.data_harness import DataBroker
-from tests.broker.harness import Deferred
+from tests.broker.harness import Deferred, metadata
 
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"
 """A consumer that subscribes to the topic `t`: version 0, one topic, no user data."""
@@ -52,6 +55,7 @@ TRANSACTIONAL, CONTROL = 0x10, 0x20
 """Bits of a batch's attributes."""
 INITIAL_DELAY_MS = 3_000
 SESSION_MS, REBALANCE_MS = 10_000, 60_000
+RETENTION_CHECK_MS = 600_000
 
 
 class Coordinator(DataBroker):
@@ -492,3 +496,66 @@ def test_a_retention_beyond_all_times_is_kept_for_good(broker: Coordinator) -> N
     answer = broker.begin(ApiKey.OFFSET_COMMIT, request, 2).value()
     assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
     assert broker.committed() == 7
+
+
+def test_the_offsets_of_a_deleted_topic_are_deleted(broker: Coordinator) -> None:
+    members, generation = broker.stable()
+    assert broker.commit(5, members[0], generation) == ErrorCode.NONE
+    assert broker.commit(6, group="alone") == ErrorCode.NONE
+    other = OffsetCommitTopic("kept", (OffsetCommitPartition(0, 7, ""),))
+    broker.ask(ApiKey.OFFSET_COMMIT, OffsetCommitRequest("g", (other,), generation, members[0]))
+    broker.ask(ApiKey.UPDATE_METADATA, metadata(("t", 0, LEADER_DURING_DELETE)))
+    assert broker.committed() == broker.committed("alone") == -1
+    assert broker.described().group_state == "Stable"
+    assert broker.described("alone").group_state == "Dead"
+    left = {key: value for key, value in broker.records() if read_key(key) != GroupMetadataKey("g")}
+    assert [value is None for value in left.values()] == [True, True, False], "the other topic's is there"
+
+
+def test_an_offset_of_an_open_transaction_for_a_deleted_topic_does_not_count() -> None:
+    group = ConsumerGroup("g")
+    committed = CommittedOffset(1, -1, "", 0, appended_at=3)
+    group.commit_open(7, {("t", 0): committed, ("kept", 0): committed})
+    group.commit_open(8, {("t", 0): committed})
+    group.drop_all_open({("t", 0)})
+    for producer_id in (7, 8):
+        group.end_transaction(producer_id, commits=True)
+    assert list(group.offsets) == [("kept", 0)]
+
+
+def test_with_another_number_of_partitions_a_group_belongs_to_another_coordinator(broker: Coordinator) -> None:
+    """As after the topic was deleted and created again, or has got more partitions."""
+    elsewhere, here = (next(str(n) for n in range(100) if partition_of(str(n), 5) == index) for index in (3, 0))
+    for group in (elsewhere, here):
+        assert broker.commit(5, group=group) == ErrorCode.NONE
+    _, waiting = broker.enter(group=elsewhere)
+    broker.ask(ApiKey.UPDATE_METADATA, metadata(*((OFFSETS_TOPIC, index, 1) for index in range(5))))
+    assert waiting.value().error_code == ErrorCode.NOT_COORDINATOR
+    broker.clock.step()
+    assert broker.commit(6, group=elsewhere) == ErrorCode.NOT_COORDINATOR
+    assert broker.ask(ApiKey.HEARTBEAT, HeartbeatRequest(elsewhere, 1, "m")).error_code == ErrorCode.NOT_COORDINATOR
+    assert broker.join(group=elsewhere).value().error_code == ErrorCode.NOT_COORDINATOR
+    assert [one.group_id for one in broker.ask(ApiKey.LIST_GROUPS, ListGroupsRequest()).groups] == [here]
+    assert broker.committed(here) == 5
+    broker.wait(10 * RETENTION_CHECK_MS)
+    assert broker.trace.notes("error") == []
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [
+        ("192.168.7.1", "/192.168.7.1"),
+        ("::1", "/0:0:0:0:0:0:0:1"),
+        ("fe80::a0:1%eth0", "/fe80:0:0:0:0:0:a0:1"),
+        ("", ""),
+        ("no address", "no address"),
+    ],
+)
+def test_a_members_host_is_its_clients_address_as_java_writes_it(broker: Coordinator, host: str, shown: str) -> None:
+    assert java_address(host) == shown
+
+
+def test_a_described_member_has_its_clients_address(broker: Coordinator) -> None:
+    broker.stable()
+    (member,) = broker.described().members
+    assert member.client_host == "/127.0.0.1"

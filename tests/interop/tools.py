@@ -23,8 +23,13 @@ MAINS: Mapping[str, str] = {
     "kafka-get-offsets": "kafka.tools.GetOffsetShell",
     "kafka-broker-api-versions": "kafka.admin.BrokerApiVersionsCommand",
     "kafka-consumer-groups": "kafka.admin.ConsumerGroupCommand",
+    "kafka-verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
+    "kafka-consumer-perf-test": "kafka.tools.ConsumerPerformance",
+    "kafka-end-to-end-latency": "kafka.tools.EndToEndLatency",
 }
-WITHOUT_SERVER = frozenset(["kafka-dump-log", "kafka-producer-perf-test", "kafka-get-offsets"])
+WITHOUT_SERVER = frozenset(
+    ["kafka-dump-log", "kafka-producer-perf-test", "kafka-get-offsets", "kafka-end-to-end-latency"]
+)
 
 
 def run(cluster: MixedCluster, tool: str, *arguments: str, given: str = "") -> Output:

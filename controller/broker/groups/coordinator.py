@@ -11,13 +11,13 @@ coordinates. Rules, order of checks and codes: Kafka 2.8's GroupCoordinator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.broker.groups.group import CONSUMER_PROTOCOL, ConsumerGroup, GroupMember, TopicPartition
 from controller.broker.groups.offsets_topic import CommittedOffset
 from controller.broker.groups.store import GroupStore, ProducerIdAndEpoch
-from controller.broker.request_context import Steps
+from controller.broker.request_context import SLICE, Steps
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
 from controller.protocol.errors import ErrorCode
@@ -649,6 +649,26 @@ class GroupCoordinator:
             return ErrorCode.NON_EMPTY_GROUP
         self._store.delete_offsets(group, list(group.offsets), with_group=True)
         return ErrorCode.NONE
+
+    # What the controller says.
+
+    def metadata_changed(self) -> None:
+        """See CoordinatedTopic.metadata_changed."""
+        self._store.topic.metadata_changed()
+
+    def partitions_deleted(self, partitions: Collection[TopicPartition]) -> None:
+        """Delete what is committed for partitions of topics that are being deleted (handleDeletedPartitions)."""
+        self._store.topic.drive(self._forget(partitions))
+
+    def _forget(self, partitions: Collection[TopicPartition]) -> Steps:
+        for number, group in enumerate(self._store.topic.entries(), 1):
+            if group.state is not Dead:
+                group.drop_all_open(partitions)
+                gone = [key for key in group.offsets if key in partitions]
+                if gone:
+                    self._store.delete_offsets(group, gone)
+            if number % SLICE == 0:
+                yield None
 
     # This broker becomes the coordinator of groups, or ceases to be.
 

@@ -324,6 +324,14 @@ class ConsumerGroup:
         if not held:
             self.open_offsets.pop(producer_id, None)
 
+    def drop_all_open(self, partitions: Collection[TopicPartition]) -> None:
+        """What open transactions have committed for these partitions does not count, however they end."""
+        for producer_id, held in tuple(self.open_offsets.items()):
+            for key in [key for key in held if key in partitions]:
+                del held[key]
+            if not held:
+                del self.open_offsets[producer_id]
+
     def end_transaction(self, producer_id: int, *, commits: bool) -> None:
         """The marker is in the log: what the transaction has committed counts, or is dropped."""
         for key, committed in self.open_offsets.pop(producer_id, {}).items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from ipaddress import ip_address
 from itertools import islice
 
 from controller.broker.groups.coordinator import Errors, GroupCoordinator, JoiningClient, join_error
@@ -100,7 +101,9 @@ class GroupHandlers:
             answer(join_error(request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
             return
         client = JoiningClient(
-            exchange.header.client_id or "", "", new_member_id=version >= _VERSION_WITH_KNOWN_MEMBER_IDS
+            exchange.header.client_id or "",
+            java_address(exchange.host),
+            new_member_id=version >= _VERSION_WITH_KNOWN_MEMBER_IDS,
         )
         self._coordinator.join(request, client, answer)
 
@@ -243,6 +246,17 @@ class GroupHandlers:
                 if len(results) % SLICE == 0:
                     yield None
         exchange.answer_made(lambda: DeleteGroupsResponse(tuple(results.values())))
+
+
+def java_address(host: str) -> str:
+    """A client's address as Kafka's coordinator has it: `/127.0.0.1`, the text of Java's InetAddress, which writes all
+    eight groups of an IPv6 address. What is no address stays as it is."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    groups = address.exploded.split(":")
+    return "/" + (address.exploded if len(groups) == 1 else ":".join(f"{int(one, 16):x}" for one in groups))
 
 
 def _named(topics: Sequence[OffsetFetchTopic]) -> Iterator[TopicPartition]:

@@ -40,6 +40,7 @@ class Transactions:
         self.handlers = TransactionHandlers(self.coordinator, groups, writing, metadata, take_id, clock).handlers
 
     def metadata_changed(self) -> None:
+        self.topic.metadata_changed()
         self.markers.metadata_changed()
 
     def close(self) -> None:
