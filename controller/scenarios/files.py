@@ -39,7 +39,7 @@ from controller.scenarios.language import (
     Scenario,
     Wait,
 )
-from controller.scenarios.records.checks import GROUP_RECORD_CHECKS, RECORD_CHECKS
+from controller.scenarios.records.checks import GROUP_RECORD_CHECKS, RECORD_CHECKS, TRANSACTION_RECORD_CHECKS
 from controller.scenarios.records.section import section_error
 from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 
@@ -188,7 +188,7 @@ def _check(scenario: Scenario, source: str) -> None:
             if name not in EVENT_COUNTERS:
                 raise ScenarioError(f"{source}: expect.{key}: no {name!r}; there are {', '.join(EVENT_COUNTERS)}")
     for name in scenario.expect.invariants or ():
-        if name not in (known_names := [*INVARIANTS, *RECORD_CHECKS, *GROUP_RECORD_CHECKS]):
+        if name not in (known_names := [*INVARIANTS, *RECORD_CHECKS, *GROUP_RECORD_CHECKS, *TRANSACTION_RECORD_CHECKS]):
             known = ", ".join(known_names)
             raise ScenarioError(f"{source}: expect.invariants: no {name!r}; there are {known}")
     for index, step in enumerate(scenario.steps):

@@ -35,23 +35,29 @@ LOOK_MS = 25.0
 ENDS_MS = 200_000.0
 """Longer than a producer's records and a final read take together."""
 MIN_INSYNC = "min.insync.replicas"
-ALWAYS: Mapping[str, RecordChecker] = {"records-as-sent": checks.records_as_sent, "records-once": checks.records_once}
+ALWAYS: Mapping[str, RecordChecker] = {
+    name: checks.RECORD_CHECKS[name] for name in ("records-as-sent", "duplicate", "G1a")
+}
 CLEAN: Mapping[str, RecordChecker] = {
-    "records-in-order": checks.records_in_order,
-    "reads-kept": checks.reads_kept,
-    "reads-without-gaps": checks.reads_without_gaps,
-    "partitions-readable": checks.partitions_readable,
+    name: checks.RECORD_CHECKS[name]
+    for name in (
+        "nonmonotonic-send",
+        "inconsistent-offsets",
+        "reads-kept",
+        "poll-skip",
+        "int-poll-skip",
+        "nonmonotonic-poll",
+        "int-nonmonotonic-poll",
+        "partitions-readable",
+    )
 }
-ACKNOWLEDGED_BY_ALL: Mapping[str, RecordChecker] = {
-    "records-kept": checks.records_kept,
-    "records-where-acknowledged": checks.records_where_acknowledged,
-}
+ACKNOWLEDGED_BY_ALL: Mapping[str, RecordChecker] = {"lost-write": checks.lost_write}
 OF_GROUPS: Mapping[str, RecordChecker] = {
     name: checks.GROUP_RECORD_CHECKS[name]
     for name in ("one-owner-a-generation", "old-generations-refused", "former-members-fenced", "commits-kept")
 }
 OF_GROUPS_AT_REST: Mapping[str, RecordChecker] = {
-    name: checks.GROUP_RECORD_CHECKS[name] for name in ("members-assigned", "records-seen")
+    name: checks.GROUP_RECORD_CHECKS[name] for name in ("members-assigned", "unseen")
 }
 NOT_IN_TIME = "not delivered in time"
 
@@ -168,7 +174,7 @@ class RecordRun:
         if len(beyond):
             yield Unmet("reads-kept", (), f"{checks.read_in_words(history, int(beyond[0]))}: beyond the high watermark")
         evidence = RecordEvidence(self._workload, audit, frozenset(self._partitions) if self._served() else None)
-        for name, check in self._promised().items():
+        for name, check in self._promised(transactional=history.transactions is not None).items():
             found: Finding = check(evidence)
             if found.held is False:
                 yield Unmet(name, (), found.detail)
@@ -193,7 +199,7 @@ class RecordRun:
         names = [name for name in self._liveness_checker.partitions() if name[0] == OFFSETS_TOPIC]
         return self._keeps_groups and not any(paths.partition_state(*name) in broken for name in names)
 
-    def _promised(self) -> dict[str, RecordChecker]:
+    def _promised(self, *, transactional: bool) -> dict[str, RecordChecker]:
         promised = dict(ALWAYS)
         if self._workload.members and self._keeps_offsets:
             promised |= OF_GROUPS
@@ -201,6 +207,8 @@ class RecordRun:
                 promised |= OF_GROUPS_AT_REST
         if self._keeps:
             promised |= CLEAN
+            if transactional:
+                promised |= checks.TRANSACTION_RECORD_CHECKS
             if self._workload.acks == ACKS_ALL:
                 promised |= ACKNOWLEDGED_BY_ALL
         return promised

@@ -159,7 +159,7 @@ def test_loss_is_expected_of_no_one_who_waits_for_all() -> None:
         (records().replace('acks = "all"', 'acks = "most"'), "acks: expected all"),
         (records().replace('acks = "all"', "acks = 1"), "idempotent: expected false"),
         (records(expect='lost = "much"'), "expect.lost: expected none"),
-        (records(expect='invariants = ["records-once", "luck"]'), "luck"),
+        (records(expect='invariants = ["duplicate", "luck"]'), "luck"),
         (records().replace('do = "quiesce"', 'do = "produce"'), "produce once"),
         (records().replace('do = "produce"', 'do = "quiesce"'), "produce once"),
         (records().replace("produce", "start").replace("quiesce", "start"), "no step produces"),

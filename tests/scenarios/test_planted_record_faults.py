@@ -95,9 +95,9 @@ def not_held(scenario: Scenario) -> dict[str, bool | None]:
 @pytest.mark.parametrize(
     ("scenario", "plant", "found"),
     [
-        (loss("all", "none"), acknowledged_before_replicated, "records-kept"),
+        (loss("all", "none"), acknowledged_before_replicated, "lost-write"),
         (loss("1", "any"), high_watermark_too_far, "reads-kept"),
-        (long_cut(), duplicates_accepted, "records-once"),
+        (long_cut(), duplicates_accepted, "duplicate"),
     ],
 )
 def test_a_planted_fault_is_found(
@@ -109,4 +109,4 @@ def test_a_planted_fault_is_found(
 
 
 def test_loss_that_was_expected_and_is_not_there_fails() -> None:
-    assert not_held(loss("all", "some")) == {"records-kept": False}
+    assert not_held(loss("all", "some")) == {"lost-write": False}

@@ -56,7 +56,7 @@ def test_records_that_too_few_replicas_take_fail_in_time_and_the_producer_says_t
     assert {int(outcome) for outcome in history.sends.outcome} >= {ACKNOWLEDGED, FAILED}
     assert len(history.troubles) == 2
     assert held(result)["clients-served"] is False
-    assert held(result)["records-kept"] is True
+    assert held(result)["lost-write"] is True
     assert [final.reached for final in history.finals] == [Reached.END, Reached.END]
 
 
@@ -67,7 +67,7 @@ def test_a_producer_that_is_not_idempotent_goes_on_after_what_it_gave_up() -> No
     assert history.troubles == ()
     last_s = history.sends.sent_at_ms.max() / 1000
     assert last_s > 40.0
-    assert held(result)["records-kept"] is True
+    assert held(result)["lost-write"] is True
 
 
 def test_with_acks_of_0_nothing_is_promised_and_all_is_read() -> None:
@@ -75,6 +75,6 @@ def test_with_acks_of_0_nothing_is_promised_and_all_is_read() -> None:
     assert result.report.judgement.records is not None
     history = result.report.judgement.records.history
     assert {int(outcome) for outcome in history.sends.outcome} == {INDETERMINATE}
-    assert held(result)["records-kept"] is None
+    assert held(result)["lost-write"] is None
     assert held(result)["records-as-sent"] is True
     assert np.count_nonzero(history.reads.reader == -1) == len(history.sends)

@@ -1,8 +1,10 @@
 """Invariants of the records of a run: checkers over a history.
 
-Each receives the evidence and finds that its rule held, that it was violated (with the first record and the count of
+Each receives the evidence and finds that its rule held, that it was violated (with the first records and the count of
 all), or that the evidence is insufficient: the final read did not reach the end of a partition, or nothing was
 acknowledged. In the last case the rule did not hold either, and the verdict is "unknown".
+
+A rule that forbids an anomaly that Jepsen's Kafka workload or Adya's isolation levels name has that name.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from controller.scenarios.invariants import Finding
-from controller.scenarios.records import delivery_audit
+from controller.scenarios.records import anomalies, delivery_audit, transaction_checks
 from controller.scenarios.records.delivery_audit import DeliveryAudit
 from controller.scenarios.records.group_checks import GROUP_CHECKS, unseen
 from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, FINAL, FOREIGN, History, Ints, Reached
+from controller.scenarios.records.transaction_history import ABORTED, COMMITTED, NO_TRANSACTION
 from controller.scenarios.records.workload import PartitionName, RecordWorkload
 
 
@@ -47,7 +50,30 @@ def sent_in_words(history: History, send: int) -> str:
     return (
         f"{history.partition_name(int(sends.partition[send]))}: producer {sends.producer[send]}, key {sends.key[send]},"
         f" record {sends.sequence[send]}, sent {sends.sent_at_ms[send]:.1f} ms, {outcome}{ended}{offset}"
+        f"{_within(history, int(sends.transaction[send]))}"
     )
+
+
+_ENDS = {COMMITTED: "committed", ABORTED: "aborted"}
+
+
+def transaction_in_words(history: History, transaction: int) -> str:
+    """A transaction as a person would name it: its row, id, producer and outcome."""
+    transactions = history.transactions
+    assert transactions is not None
+    rows, lives = transactions.transactions, transactions.incarnations
+    life = int(rows.incarnation[transaction])
+    asked_ms = rows.committing_at_ms[transaction]
+    commit = "its commit never asked for" if np.isnan(asked_ms) else f"its commit asked for {asked_ms:.1f} ms"
+    return (
+        f"transaction {transaction} of {transactions.transactional_ids[int(lives.transactional_id[life])]}"
+        f" (producer {lives.producer[life]}, begun {rows.began_at_ms[transaction]:.1f} ms, {commit},"
+        f" {_ENDS.get(int(rows.outcome[transaction]), 'indeterminate')})"
+    )
+
+
+def _within(history: History, transaction: int) -> str:
+    return "" if transaction == NO_TRANSACTION else f", in {transaction_in_words(history, transaction)}"
 
 
 def read_in_words(history: History, read: int) -> str:
@@ -62,12 +88,20 @@ def read_in_words(history: History, read: int) -> str:
     )
 
 
+_EXAMPLES = 3
+"""Rows that a finding names."""
+
+
+def _violated(count: int, what: str, examples: Sequence[str]) -> Finding:
+    return Finding(False, f"{count} {what}, the first {'; then '.join(examples[:_EXAMPLES])}")
+
+
 def _of_sends(evidence: RecordEvidence, wrong: Ints, what: str) -> Finding:
-    return Finding(False, f"{len(wrong)} {what}, the first {sent_in_words(evidence.history, int(wrong[0]))}")
+    return _violated(len(wrong), what, [sent_in_words(evidence.history, send) for send in wrong[:_EXAMPLES].tolist()])
 
 
 def _of_reads(evidence: RecordEvidence, wrong: Ints, what: str) -> Finding:
-    return Finding(False, f"{len(wrong)} {what}, the first {read_in_words(evidence.history, int(wrong[0]))}")
+    return _violated(len(wrong), what, [read_in_words(evidence.history, read) for read in wrong[:_EXAMPLES].tolist()])
 
 
 def _unread(evidence: RecordEvidence) -> str | None:
@@ -97,36 +131,42 @@ def _settled(evidence: RecordEvidence, held: str) -> Finding:
     return Finding(True, held) if unread is None else Finding(None, unread)
 
 
-def records_kept(evidence: RecordEvidence) -> Finding:
-    """(3) Every acknowledged record is in its partition in the end."""
+def lost_write(evidence: RecordEvidence) -> Finding:
+    """(3) Every acknowledged record, in a transaction every one whose commit was acknowledged, is in its partition in
+    the end."""
     lost = delivery_audit.lost(evidence.audit)
     if len(lost):
         return _of_sends(evidence, lost, "acknowledged records lost")
-    acknowledged = int(np.count_nonzero(evidence.history.sends.outcome == ACKNOWLEDGED))
+    acknowledged = int(np.count_nonzero(evidence.audit.must_be_there))
     if not acknowledged:
         return Finding(None, "no record was acknowledged")
     return _settled(evidence, f"all {acknowledged} acknowledged records are there")
 
 
-def records_in_order(evidence: RecordEvidence) -> Finding:
-    """(3) In a partition the acknowledged records of one producer lie in the order in which it sent them."""
+def nonmonotonic_send(evidence: RecordEvidence) -> Finding:
+    """(3) In a partition the acknowledged records of one producer lie in the order in which it sent them, within a
+    transaction and from one to the next; so do the offsets that the acknowledgements named."""
     history = evidence.history
     overtaken = delivery_audit.overtaken(evidence.audit)
     sends = evidence.audit.sends_named(overtaken)
     wrong = overtaken[history.sends.outcome[sends] == ACKNOWLEDGED]
-    if len(wrong) and evidence.workload.keeps_order:
-        return _of_reads(evidence, wrong, "records after one that was sent later")
+    if evidence.workload.keeps_order:
+        if len(wrong):
+            return _of_reads(evidence, wrong, "records after one that was sent later")
+        backwards = anomalies.sent_backwards(evidence.audit)
+        if len(backwards):
+            return _of_sends(evidence, backwards, "records acknowledged at or before one that was sent earlier")
     promised = "" if evidence.workload.keeps_order else " (not promised by these producers)"
     return _settled(evidence, f"{len(wrong)} acknowledged records out of order{promised}")
 
 
-def records_once(evidence: RecordEvidence) -> Finding:
+def duplicate(evidence: RecordEvidence) -> Finding:
     """Under idempotence a record is in its partition once. Unless its producer gave a record up: it then goes on in a
     new epoch, and may send again in that what the old one had written."""
     repeated = delivery_audit.repeated(evidence.audit)
     if len(repeated) and evidence.workload.idempotent:
         sends, reads = evidence.history.sends, evidence.history.reads
-        gave_up = np.unique(sends.producer[sends.outcome != ACKNOWLEDGED])
+        gave_up = np.unique(sends.producer[(sends.outcome != ACKNOWLEDGED) & (sends.transaction == NO_TRANSACTION)])
         wrong = repeated[~np.isin(reads.producer[repeated], gave_up)]
         if len(wrong):
             return _of_reads(evidence, wrong, "records that are there already")
@@ -136,27 +176,51 @@ def records_once(evidence: RecordEvidence) -> Finding:
 
 
 def records_as_sent(evidence: RecordEvidence) -> Finding:
-    """Every record in the partitions was sent there, under that key, and was not reported as failed."""
+    """Every record in the partitions was sent there, under that key."""
     wrong = delivery_audit.unexplained(evidence.audit)
     if len(wrong):
-        return _of_reads(evidence, wrong, "records that no send explains, or whose send had failed")
+        return _of_reads(evidence, wrong, "records that no send explains")
     return _settled(evidence, "every record there was sent there")
 
 
-def records_where_acknowledged(evidence: RecordEvidence) -> Finding:
-    """A record lies at the offset that its acknowledgement named."""
-    wrong = delivery_audit.misplaced(evidence.audit)
+def g1a(evidence: RecordEvidence) -> Finding:
+    """No record was read whose send had failed, by readers of committed records none of an aborted transaction."""
+    wrong = anomalies.aborted_reads(evidence.audit)
     if len(wrong):
-        return _of_sends(evidence, wrong, "records elsewhere than acknowledged")
-    return _settled(evidence, "every record is at the offset that was acknowledged")
+        return _of_writers(evidence, wrong, "reads of failed or aborted records")
+    return _settled(evidence, "no failed or aborted record was read")
+
+
+def _of_writers(evidence: RecordEvidence, wrong: Ints, what: str) -> Finding:
+    """As `_of_reads`, with the send of each read."""
+    examples = wrong[:_EXAMPLES]
+    history = evidence.history
+    words = [
+        f"{read_in_words(history, read)}, of {sent_in_words(history, send)}"
+        for read, send in zip(examples.tolist(), evidence.audit.sends_named(examples).tolist(), strict=True)
+    ]
+    return _violated(len(wrong), what, words)
+
+
+def inconsistent_offsets(evidence: RecordEvidence) -> Finding:
+    """All readers see one record at an offset, and a record lies at the offset that its acknowledgement named. What
+    not all have acknowledged may be written again elsewhere."""
+    acknowledged = evidence.workload.keeps_records
+    wrong = anomalies.inconsistent_offsets(evidence.audit, acknowledged=acknowledged)
+    if len(wrong):
+        return _of_reads(evidence, wrong, "offsets with more than one record")
+    elsewhere = delivery_audit.misplaced(evidence.audit)
+    if len(elsewhere) and acknowledged:
+        return _of_sends(evidence, elsewhere, "records elsewhere than acknowledged")
+    return _settled(evidence, "every offset has one record")
 
 
 def reads_kept(evidence: RecordEvidence) -> Finding:
-    """(3) No consumer read a record beyond the high watermark: each record was below the high watermark of the same
-    response, and the final read returns it too."""
+    """(3) No consumer read a record beyond the high watermark (of committed records: the last stable offset): each one
+    was below that of the same response, and the final read returns one at its offset too."""
     beyond = delivery_audit.beyond_high_watermark(evidence.audit)
     if len(beyond):
-        return _of_reads(evidence, beyond, "records read beyond the high watermark")
+        return _of_reads(evidence, beyond, "records read beyond the high watermark or last stable offset")
     gone = delivery_audit.vanished(evidence.audit)
     if len(gone):
         return _of_reads(evidence, gone, "records read that are gone")
@@ -166,12 +230,38 @@ def reads_kept(evidence: RecordEvidence) -> Finding:
     return _settled(evidence, f"all {reads} records that consumers read are there")
 
 
-def reads_without_gaps(evidence: RecordEvidence) -> Finding:
-    """No reader is led past an offset."""
-    wrong = delivery_audit.after_a_gap(evidence.audit)
-    if len(wrong):
-        return _of_reads(evidence, wrong, "reads after offsets passed over")
-    return _settled(evidence, "no reader passed over an offset")
+def _of_polls(rule: Callable[[DeliveryAudit], Ints], what: str, held: str, *, within: bool) -> RecordChecker:
+    """A rule over pairs of successive reads: those of one poll or transaction (`within`), or all others."""
+
+    def check(evidence: RecordEvidence) -> Finding:
+        reads = evidence.history.reads
+        wrong = rule(evidence.audit)
+        if len(wrong):
+            before = delivery_audit.before_in_reader(evidence.audit, wrong)
+            one = (before >= 0) & (
+                ((reads.poll[wrong] >= 0) & (reads.poll[wrong] == reads.poll[before]))
+                | ((reads.transaction[wrong] >= 0) & (reads.transaction[wrong] == reads.transaction[before]))
+            )
+            wrong, before = wrong[one == within], before[one == within]
+        if len(wrong):
+            words = [
+                read_in_words(evidence.history, read)
+                + (f", after its offset {reads.offset[last]}" if last >= 0 else ", its first")
+                for read, last in zip(wrong[:_EXAMPLES].tolist(), before[:_EXAMPLES].tolist(), strict=True)
+            ]
+            return _violated(len(wrong), what, words)
+        return _settled(evidence, held)
+
+    return check
+
+
+_SKIPS = (delivery_audit.after_a_gap, "reads after offsets passed over", "no reader passed over an offset")
+_BACKWARDS = (delivery_audit.backwards, "reads at or before an offset read before", "no reader went backwards")
+_WITHIN = " within a poll or transaction"
+poll_skip = _of_polls(*_SKIPS, within=False)
+int_poll_skip = _of_polls(_SKIPS[0], _SKIPS[1] + _WITHIN, _SKIPS[2] + _WITHIN, within=True)
+nonmonotonic_poll = _of_polls(*_BACKWARDS, within=False)
+int_nonmonotonic_poll = _of_polls(_BACKWARDS[0], _BACKWARDS[1] + _WITHIN, _BACKWARDS[2] + _WITHIN, within=True)
 
 
 def partitions_readable(evidence: RecordEvidence) -> Finding:
@@ -193,8 +283,8 @@ def clients_served(evidence: RecordEvidence) -> Finding:
     return Finding(True, "no client gave up")
 
 
-def records_seen(evidence: RecordEvidence) -> Finding:
-    """Every record below the group's committed offsets was read by one of its members (Jepsen's "unseen")."""
+def unseen_by_group(evidence: RecordEvidence) -> Finding:
+    """Every record below the group's committed offsets was read by one of its members."""
     group = evidence.history.group
     assert group is not None
     wrong = unseen(evidence.audit, group)
@@ -203,24 +293,115 @@ def records_seen(evidence: RecordEvidence) -> Finding:
     return _settled(evidence, "the group's members read every record that they committed")
 
 
+def g0(evidence: RecordEvidence) -> Finding:
+    """Whether writes of transactions interleave: Kafka permits it, so this is counted only."""
+    cycle = anomalies.write_cycle(evidence.audit)
+    if not cycle:
+        return _settled(evidence, "no cycle of writes")
+    return _settled(evidence, f"{len(cycle)} transactions interleave their writes, which Kafka permits")
+
+
+def g1b(evidence: RecordEvidence) -> Finding:
+    """No reader of committed records read of a transaction that was still being written."""
+    wrong = anomalies.intermediate_reads(evidence.audit)
+    if len(wrong):
+        return _of_writers(evidence, wrong, "reads of transactions before their commit was asked for")
+    return _settled(evidence, "no transaction was read before it ended")
+
+
+def g1c(evidence: RecordEvidence) -> Finding:
+    """No transactions consumed each other's records, which only one of them could have seen committed. (Cycles with
+    edges between writes are permitted, as G0 is.)"""
+    cycle = anomalies.read_cycle(evidence.audit)
+    if cycle:
+        examples = [transaction_in_words(evidence.history, each) for each in cycle]
+        return _violated(len(cycle), "transactions consumed each other's records in a cycle", examples)
+    return _settled(evidence, "no transactions consumed each other's records")
+
+
+def transactions_atomic(evidence: RecordEvidence) -> Finding:
+    """Of each transaction all records are there in the end, over all partitions, or none is."""
+    wrong = transaction_checks.torn(evidence.audit)
+    if len(wrong):
+        return _of_sends(evidence, wrong, "records missing of transactions of which others are there")
+    if not evidence.audit.final_is_committed:
+        return Finding(None, "the final reader does not read committed records alone")
+    return _settled(evidence, "every transaction is there as a whole, or not at all")
+
+
+def fenced_unwritten(evidence: RecordEvidence) -> Finding:
+    """A producer writes nothing after another one with its transactional id had its producer id."""
+    wrong = transaction_checks.fenced(evidence.audit)
+    if len(wrong):
+        return _of_writers(evidence, wrong, "records that their producers sent after they were fenced")
+    return _settled(evidence, "no fenced producer wrote anything")
+
+
+def offsets_atomic(evidence: RecordEvidence) -> Finding:
+    """The group's offsets in the end are those of the last transactions whose records are there."""
+    transactions = evidence.history.transactions
+    assert transactions is not None
+    wrong = [
+        f"{evidence.history.partition_name(partition)}: {found} is committed, {last} by the last transaction there"
+        for partition, found, last in transaction_checks.torn_offsets(evidence.audit)
+    ]
+    if wrong:
+        return _violated(len(wrong), "partitions whose committed offset no transaction explains", wrong)
+    if len(transactions.offsets) and transactions.committed_offsets is None:
+        return Finding(None, "the group's offsets were not fetched in the end")
+    return _settled(evidence, "every committed offset is that of a transaction that is there")
+
+
+def exactly_once(evidence: RecordEvidence) -> Finding:
+    """Each record of a partition that transactions consume, up to their committed offsets, was consumed by one
+    committed transaction."""
+    twice = transaction_checks.consumed_twice(evidence.audit)
+    if len(twice):
+        history = evidence.history
+        words = [
+            read_in_words(history, read) + _within(history, int(history.reads.transaction[read]))
+            for read in twice[:_EXAMPLES].tolist()
+        ]
+        return _violated(len(twice), "records consumed again by another committed transaction", words)
+    never = transaction_checks.never_consumed(evidence.audit)
+    if len(never):
+        return _of_reads(evidence, never, "records below the committed offset that no transaction consumed")
+    return _settled(evidence, "every consumed record was consumed once")
+
+
 def _of_group(check: Callable[[History], Finding]) -> RecordChecker:
     return lambda evidence: check(evidence.history)
 
 
 GROUP_RECORD_CHECKS: dict[str, RecordChecker] = {
     **{name: _of_group(check) for name, check in GROUP_CHECKS.items()},
-    "records-seen": records_seen,
+    "unseen": unseen_by_group,
 }
 """Checkers of a history that has a group."""
 
+TRANSACTION_RECORD_CHECKS: dict[str, RecordChecker] = {
+    "G0": g0,
+    "G1b": g1b,
+    "G1c": g1c,
+    "transactions-atomic": transactions_atomic,
+    "fenced-unwritten": fenced_unwritten,
+    "offsets-atomic": offsets_atomic,
+    "exactly-once": exactly_once,
+}
+"""Checkers of a history that has transactions."""
+
 RECORD_CHECKS: dict[str, RecordChecker] = {
-    "records-kept": records_kept,
-    "records-in-order": records_in_order,
-    "records-once": records_once,
+    "lost-write": lost_write,
+    "inconsistent-offsets": inconsistent_offsets,
+    "duplicate": duplicate,
+    "nonmonotonic-send": nonmonotonic_send,
+    "nonmonotonic-poll": nonmonotonic_poll,
+    "int-nonmonotonic-poll": int_nonmonotonic_poll,
+    "poll-skip": poll_skip,
+    "int-poll-skip": int_poll_skip,
+    "G1a": g1a,
     "records-as-sent": records_as_sent,
-    "records-where-acknowledged": records_where_acknowledged,
     "reads-kept": reads_kept,
-    "reads-without-gaps": reads_without_gaps,
     "partitions-readable": partitions_readable,
     "clients-served": clients_served,
 }
@@ -230,8 +411,8 @@ NO_LOSS, SOME_LOSS, ANY_LOSS = "none", "some", "any"
 
 
 def loss_as_expected(evidence: RecordEvidence, expected: str) -> Finding:
-    """`records_kept`, but for a scenario that expects loss, or bears it."""
-    found = records_kept(evidence)
+    """`lost_write`, but for a scenario that expects loss, or bears it."""
+    found = lost_write(evidence)
     if expected == NO_LOSS or found.held is None:
         return found
     if expected == ANY_LOSS:
@@ -252,14 +433,21 @@ def all_served(evidence: RecordEvidence, at_most: int) -> Finding:
 
 
 def check_records(evidence: RecordEvidence, names: Sequence[str] | None, loss: str) -> list[tuple[str, Finding]]:
-    """The findings of those checkers (all, if None), by name. Those of a group only where there is one."""
+    """The findings of those checkers (all, if None), by name. Those of a group, or of transactions, only where
+    there are some."""
     found = [
-        (name, loss_as_expected(evidence, loss) if check is records_kept else check(evidence))
+        (name, loss_as_expected(evidence, loss) if check is lost_write else check(evidence))
         for name, check in RECORD_CHECKS.items()
         if names is None or name in names
     ]
     if evidence.history.group is not None:
         found += [
             (name, check(evidence)) for name, check in GROUP_RECORD_CHECKS.items() if names is None or name in names
+        ]
+    if evidence.history.transactions is not None:
+        found += [
+            (name, check(evidence))
+            for name, check in TRANSACTION_RECORD_CHECKS.items()
+            if names is None or name in names
         ]
     return found

@@ -2,7 +2,8 @@
 
 The functions are pure and work on columns. Each returns the indices of the rows with one kind of anomaly and makes no
 judgement. The index of a send refers to the history's sends, that of a read to its reads. Rows that the final read did
-not reach are in no result: `complete` is True for the partitions that were read to their end.
+not reach are in no result: `complete` is True for the partitions that were read to their end. In a history with
+transactions a reader of committed records sees those of committed transactions alone, and markers take offsets too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, FINAL, History, Ints, Reached
+from controller.scenarios.records.transaction_history import ABORTED, COMMITTED, NO_TRANSACTION, TransactionalHistory
 
 Flags = NDArray[np.bool_]
 
@@ -22,7 +24,9 @@ _OFFSETS = 2**40
 class DeliveryAudit:
     """`rows`: the final read's, one an offset, by partition and offset. `send_of` gives each one's send (-1: there is
     none); `first` whether the record was not already at a lower offset of the partition; `found` how often each send
-    is in its own partition."""
+    is in its own partition. `by_committed`: whether a read is a committed reader's. `must_be_there`, `aborted`: by
+    send, whether it was acknowledged (with its transaction, in one) and whether its transaction is aborted for
+    certain."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -41,11 +45,29 @@ class DeliveryAudit:
         at_home[at_home] &= sends.partition[self.send_of[at_home]] == reads.partition[self.rows][at_home]
         self.found: Ints = np.bincount(self.send_of[at_home], minlength=len(sends)).astype(np.int64)
         self.first = self._firsts()
+        self.by_committed: Flags = np.zeros(len(reads), np.bool_)
+        self.must_be_there: Flags = sends.outcome == ACKNOWLEDGED
+        self.aborted: Flags = np.zeros(len(sends), np.bool_)
+        if history.transactions is not None:
+            self._mark(history.transactions)
         ends = [final.reached is Reached.END for final in history.finals] or [False] * len(history.partitions)
         self.complete: Flags = np.array(ends, np.bool_)
         self.start: Ints = np.array(
             [final.start_offset for final in history.finals] or [0] * len(history.partitions), np.int64
         )
+
+    def _mark(self, transactions: TransactionalHistory) -> None:
+        sends, rows = self.history.sends, transactions.transactions
+        self.by_committed = np.isin(self.history.reads.reader, sorted(transactions.committed_readers))
+        within = sends.transaction != NO_TRANSACTION
+        own = sends.transaction[within]
+        self.must_be_there[within] = (rows.outcome[own] == COMMITTED) & (sends.outcome[within] != FAILED)
+        self.aborted[within] = ((rows.outcome == ABORTED) | np.isnan(rows.committing_at_ms))[own]
+
+    @property
+    def final_is_committed(self) -> bool:
+        transactions = self.history.transactions
+        return transactions is not None and FINAL in transactions.committed_readers
 
     def sends_named(self, rows: Ints) -> Ints:
         """The send that each of those reads says it came from; -1 where there is none."""
@@ -76,9 +98,10 @@ class DeliveryAudit:
 
 
 def _missing(audit: DeliveryAudit) -> Ints:
-    """Sends that were acknowledged and are not in the final read, but those that retention has taken."""
+    """Sends that were acknowledged (and whose transaction was) and are not in the final read, but those that retention
+    has taken."""
     sends = audit.history.sends
-    missing = np.flatnonzero((sends.outcome == ACKNOWLEDGED) & (audit.found == 0))
+    missing = np.flatnonzero(audit.must_be_there & (audit.found == 0))
     offset = sends.offset[missing]
     return missing[(offset < 0) | (offset >= audit.start[sends.partition[missing]])]
 
@@ -125,16 +148,14 @@ def repeated(audit: DeliveryAudit) -> Ints:
 
 
 def unexplained(audit: DeliveryAudit) -> Ints:
-    """Return the rows of the final read that no send explains: sent by no producer, found under another key or in
-    another partition than it was sent to, or from a send that had failed."""
+    """Return the rows of the final read that no send explains: sent by no producer, or found under another key or in
+    another partition than it was sent to."""
     reads, sends = audit.history.reads, audit.history.sends
     rows, send = audit.rows, audit.send_of
     wrong = send < 0
     known = ~wrong
-    wrong[known] = (
-        (sends.key[send[known]] != reads.key[rows[known]])
-        | (sends.partition[send[known]] != reads.partition[rows[known]])
-        | (sends.outcome[send[known]] == FAILED)
+    wrong[known] = (sends.key[send[known]] != reads.key[rows[known]]) | (
+        sends.partition[send[known]] != reads.partition[rows[known]]
     )
     return rows[wrong]
 
@@ -147,7 +168,8 @@ def _earlier_reads(audit: DeliveryAudit) -> tuple[Ints, Ints]:
 
 
 def vanished(audit: DeliveryAudit) -> Ints:
-    """Reads of consumers: at their offset there is another record in the end, or none."""
+    """Reads of consumers: at their offset there is another record in the end, or none. What a reader of uncommitted
+    records read of a transaction may be aborted, and missing for a final reader of committed ones."""
     reads = audit.history.reads
     rows, at = _earlier_reads(audit)
     gone = audit.complete[reads.partition[rows]] & (reads.offset[rows] >= audit.start[reads.partition[rows]])
@@ -156,6 +178,9 @@ def vanished(audit: DeliveryAudit) -> Ints:
     gone[there] = (reads.producer[rows[there]] != reads.producer[end]) | (
         reads.sequence[rows[there]] != reads.sequence[end]
     )
+    if audit.final_is_committed:
+        send = audit.sends_named(rows)
+        gone &= audit.by_committed[rows] | (send < 0) | (audit.history.sends.transaction[send] == NO_TRANSACTION)
     return rows[gone]
 
 
@@ -171,16 +196,51 @@ def beyond_high_watermark(audit: DeliveryAudit) -> Ints:
     return np.flatnonzero((reads.high_watermark >= 0) & (reads.offset >= reads.high_watermark))
 
 
-def after_a_gap(audit: DeliveryAudit) -> Ints:
-    """Reads whose reader had passed over an offset of the partition just before; for the final read, from the
-    partition's beginning. Nothing but records of the workload takes an offset, so none may be missing."""
+def _successive(audit: DeliveryAudit) -> tuple[Ints, Ints, Flags]:
+    """The reads by reader and partition, each reader's in its order; what offset the one before it is at (for the
+    first one, its own less 1; of the final read the partition's beginning less 1); which ones are a reader's first."""
     reads = audit.history.reads
-    if not len(reads):
-        return np.empty(0, np.int64)
     order = np.lexsort((reads.partition, reads.reader))  # stable: each reader's rows in a partition stay in order
     reader, partition, offset = reads.reader[order], reads.partition[order], reads.offset[order]
     begins = np.ones(len(order), np.bool_)
     begins[1:] = (np.diff(reader) != 0) | (np.diff(partition) != 0)
-    expected = np.concatenate([np.zeros(1, np.int64), offset[:-1] + 1])
-    expected[begins] = np.where(reader == FINAL, audit.start[partition], offset)[begins]
-    return np.sort(order[offset > expected])
+    before = np.empty(len(order), np.int64)
+    before[1:] = offset[:-1]
+    before[begins] = np.where(reader == FINAL, audit.start[partition], offset)[begins] - 1
+    return order, before, begins
+
+
+def after_a_gap(audit: DeliveryAudit) -> Ints:
+    """Reads whose reader had passed over an offset of the partition just before; for the final read, from the
+    partition's beginning. Nothing but records of the workload takes an offset, so none may be missing. In a history
+    with transactions markers take offsets, and only records count that another reader read (of committed records, for
+    a reader of those): Jepsen's "poll-skip"."""
+    reads = audit.history.reads
+    if not len(reads):
+        return np.empty(0, np.int64)
+    order, before, _ = _successive(audit)
+    offset, place = reads.offset[order], reads.partition[order] * _OFFSETS
+    if audit.history.transactions is None:
+        return np.sort(order[offset > before + 1])
+    skipped = np.zeros(len(order), np.bool_)
+    places = reads.partition * _OFFSETS + reads.offset
+    for committed in (False, True):
+        known = np.unique(places[audit.by_committed] if committed else places)
+        mine = (audit.by_committed[order] == committed) & (offset > before + 1)
+        between = np.searchsorted(known, (place + offset)[mine]) - np.searchsorted(known, (place + before)[mine] + 1)
+        skipped[mine] = between > 0
+    return np.sort(order[skipped])
+
+
+def backwards(audit: DeliveryAudit) -> Ints:
+    """Reads at or before the offset that their reader had read of the partition just before."""
+    order, before, begins = _successive(audit)
+    return np.sort(order[(audit.history.reads.offset[order] <= before) & ~begins])
+
+
+def before_in_reader(audit: DeliveryAudit, rows: Ints) -> Ints:
+    """For each of those reads the same reader's read of the partition just before; -1: it is its first."""
+    order, _, begins = _successive(audit)
+    previous = np.full(len(order), -1, np.int64)
+    previous[order[1:]] = np.where(begins[1:], -1, order[:-1])
+    return previous[rows]

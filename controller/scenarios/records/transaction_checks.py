@@ -1,187 +1,148 @@
-"""Invariants of transactions: checkers over what producers did and what readers of committed records got.
+"""Invariants of transactions, over a history: what no order of two clients' requests may bring about.
 
-Pure; the history says what each transaction wrote and how it ended, as far as its producer knows. A transaction whose
-commit or abort had no answer is indeterminate: it may be there or not, but whole. Values are unique.
+Pure functions over columns: each returns the rows that break its rule. A transaction whose commit or abort had no
+answer is indeterminate: it may be there or not, but as a whole. That no reader of committed records gets aborted ones
+is G1a (`anomalies.py`), that what was committed is there lost-write (`delivery_audit.py`).
 
 | invariant | rule |
 | --- | --- |
-| `transactions-committed` | every value of a committed transaction is there in the end |
-| `transactions-atomic` | of no transaction there are some values and not others; its offsets count like its values |
-| `aborted-unread` | no reader of committed records got a value of an aborted transaction |
-| `fenced-unwritten` | nothing is there that a producer sent after another with its id had begun |
-| `transactions-once` | no value is there twice |
+| transactions-atomic | of no transaction some records are there and others not, over all partitions |
+| fenced-unwritten | nothing is there that a producer sent after another with its id had its producer id |
+| offsets-atomic | the group's offset in the end is that of the last transaction whose records are there |
+| exactly-once | each record of a consumed partition, up to the committed offset, was consumed in one transaction |
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Iterator
 
-from controller.scenarios.invariants import Finding
+import numpy as np
 
-Partition = tuple[str, int]
+from controller.scenarios.records.anomalies import committed_transactions
+from controller.scenarios.records.delivery_audit import DeliveryAudit, Flags
+from controller.scenarios.records.history import FAILED, Floats, Ints
+from controller.scenarios.records.transaction_history import NO_TRANSACTION, TransactionalHistory
 
-
-class TransactionOutcome(Enum):
-    """How a transaction ended, as far as its producer knows."""
-
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-    INDETERMINATE = "indeterminate"
+_OFFSETS = 2**40
+_NONE = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionalWrite:
-    """A value that a transaction sent to a partition. Times are milliseconds of one clock."""
-
-    partition: Partition
-    value: bytes
-    sent_at_ms: float
+def _transactions(audit: DeliveryAudit) -> TransactionalHistory:
+    assert audit.history.transactions is not None
+    return audit.history.transactions
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionDone:
-    """One transaction. `transactional_id` and `incarnation` name its producer: the incarnations of an id are numbered
-    in the order in which they were initialised. `offsets`: what it committed for a group, by partition."""
-
-    transactional_id: str
-    incarnation: int
-    written: Sequence[TransactionalWrite]
-    outcome: TransactionOutcome
-    offsets: Mapping[Partition, int] = field(default_factory=dict)
+def _expected(audit: DeliveryAudit) -> Ints:
+    """Sends within transactions, in partitions that were read to their end, but what retention may have taken."""
+    sends = audit.history.sends
+    expected = (sends.transaction != NO_TRANSACTION) & (sends.outcome != FAILED) & audit.complete[sends.partition]
+    expected &= (sends.offset >= audit.start[sends.partition]) | (audit.start[sends.partition] == 0)
+    return np.flatnonzero(expected)
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionHistory:
-    """`initialised_ms`: when each producer, by id and incarnation, had its producer id. `reads`: the values that
-    readers of committed records got while the run went on. `final`: the values in each partition in the end, in their
-    order, by such a reader. `offsets`: what is committed for the group in the end. None: it could not be read."""
-
-    transactions: Sequence[TransactionDone]
-    initialised_ms: Mapping[tuple[str, int], float]
-    reads: Sequence[tuple[Partition, bytes]]
-    final: Mapping[Partition, Sequence[bytes]] | None
-    offsets: Mapping[Partition, int] | None = None
-
-
-def _there(history: TransactionHistory) -> Counter[tuple[Partition, bytes]]:
-    found: Counter[tuple[Partition, bytes]] = Counter()
-    for partition, values in (history.final or {}).items():
-        found.update((partition, value) for value in values)
-    return found
+def torn(audit: DeliveryAudit) -> Ints:
+    """Sends that are missing in the end, while others of their transaction are there. The final reader must read
+    committed records alone."""
+    if not audit.final_is_committed:
+        return _NONE
+    sends, count = audit.history.sends, len(_transactions(audit).transactions)
+    rows = _expected(audit)
+    there = np.bincount(sends.transaction[rows][audit.found[rows] > 0], minlength=count) > 0
+    missing: Ints = rows[there[sends.transaction[rows]] & (audit.found[rows] == 0)]
+    return missing
 
 
-def _named(done: TransactionDone) -> str:
-    first = done.written[0].value if done.written else b""
-    return f"{done.transactional_id} incarnation {done.incarnation}, {done.outcome.value}, first value {first!r}"
+def fenced(audit: DeliveryAudit) -> Ints:
+    """Reads, by any reader, of a record that was sent after its producer was fenced: a later incarnation, which was
+    asked for after the record's own was answered, had its producer id."""
+    history, transactions = audit.history, _transactions(audit)
+    fenced_at_ms = _fenced_at_ms(transactions)
+    rows = np.arange(len(history.reads))
+    send = audit.sends_named(rows)
+    rows, send = rows[send >= 0], send[send >= 0]
+    within = history.sends.transaction[send] != NO_TRANSACTION
+    rows, send = rows[within], send[within]
+    life = transactions.transactions.incarnation[history.sends.transaction[send]]
+    late: Ints = rows[history.sends.sent_at_ms[send] > fenced_at_ms[life]]
+    return late
 
 
-def _finding(wrong: Sequence[str], what: str, held: str, history: TransactionHistory) -> Finding:
-    if wrong:
-        return Finding(False, f"{len(wrong)} {what}, the first: {wrong[0]}")
-    if history.final is None:
-        return Finding(None, "there was no final read")
-    return Finding(True, held)
+def _fenced_at_ms(transactions: TransactionalHistory) -> Floats:
+    """By incarnation, when the first later one of its id was answered; infinite without one."""
+    lives = transactions.incarnations
+    fenced_at_ms = np.full(len(lives), np.inf)
+    for name in range(len(transactions.transactional_ids)):
+        mine = np.flatnonzero(lives.transactional_id == name)
+        by_asked = mine[np.argsort(lives.asked_at_ms[mine])]
+        # The first answer among all that were asked for from one on: a running minimum from the right.
+        first_answer = np.append(np.minimum.accumulate(lives.answered_at_ms[by_asked][::-1])[::-1], np.inf)
+        later = np.searchsorted(lives.asked_at_ms[by_asked], lives.answered_at_ms[mine], side="right")
+        fenced_at_ms[mine] = first_answer[later]
+    return fenced_at_ms
 
 
-def transactions_committed(history: TransactionHistory) -> Finding:
-    there = _there(history)
-    committed = [one for one in history.transactions if one.outcome is TransactionOutcome.COMMITTED]
-    if not committed:
-        return Finding(None, "no transaction was committed")
-    wrong = [
-        f"{_named(one)}: {sent.value!r} is not in {sent.partition}"
-        for one in committed
-        for sent in one.written
-        if history.final is not None and not there[sent.partition, sent.value]
-    ]
-    return _finding(wrong, "values of committed transactions lost", f"all {len(committed)} are there", history)
+def _absent(audit: DeliveryAudit) -> Flags:
+    """By transaction: it is certainly not committed: aborted, or none of its records is there, and all were looked
+    for."""
+    sends, transactions = audit.history.sends, _transactions(audit)
+    rows = _expected(audit)
+    count = len(transactions.transactions)
+    own = np.flatnonzero(sends.transaction != NO_TRANSACTION)
+    absent = np.zeros(count, np.bool_)
+    absent[sends.transaction[audit.aborted & (sends.transaction != NO_TRANSACTION)]] = True
+    if audit.final_is_committed:
+        sent = np.bincount(sends.transaction[own], minlength=count)
+        looked_for = np.bincount(sends.transaction[rows], minlength=count)
+        there = np.bincount(sends.transaction[rows][audit.found[rows] > 0], minlength=count)
+        absent |= (sent > 0) & (looked_for == sent) & (there == 0)
+    return absent & ~committed_transactions(audit)
 
 
-def transactions_atomic(history: TransactionHistory) -> Finding:
-    there = _there(history)
-    wrong = []
-    for one in history.transactions if history.final is not None else ():
-        present = [sent for sent in one.written if there[sent.partition, sent.value]]
-        if present and len(present) < len(one.written):
-            wrong.append(f"{_named(one)}: {len(present)} of {len(one.written)} values are there")
-        elif history.offsets is not None and one.written:
-            wrong += _torn_offsets(history, history.offsets, one, whole=bool(present))
-    return _finding(wrong, "transactions in part", "every transaction is there whole, or not at all", history)
+def torn_offsets(audit: DeliveryAudit) -> Iterator[tuple[int, int, int]]:
+    """Partitions whose offset in the end no transaction explains: (partition, the group's offset in the end, the last
+    offset that a transaction committed whose records are there)."""
+    transactions = _transactions(audit)
+    if transactions.committed_offsets is None:
+        return
+    rows, committed, absent = transactions.offsets, committed_transactions(audit), _absent(audit)
+    by_group = {commit.partition for commit in audit.history.group.commits} if audit.history.group else set()
+    for partition in np.unique(rows.partition).tolist():
+        if partition in by_group:  # the group's members committed offsets outside of transactions too
+            continue
+        mine = rows.partition == partition
+        found = transactions.committed_offsets[partition]
+        last = int(rows.offset[mine & committed[rows.transaction]].max(initial=-1))
+        explained = found == -1 or bool(np.any(rows.offset[mine & ~absent[rows.transaction]] == found))
+        if found < last or not explained:
+            yield partition, found, last
 
 
-def _torn_offsets(
-    history: TransactionHistory, committed: Mapping[Partition, int], one: TransactionDone, *, whole: bool
-) -> list[str]:
-    """Of a transaction that is there, a group's offset may not lie before its own. Of one that is not, the group's may
-    not be its own, unless another transaction that is there has committed the same."""
-    if whole:
-        return [
-            f"{_named(one)}: its values are there, and of {partition} {committed.get(partition, -1)} is committed"
-            for partition, offset in one.offsets.items()
-            if committed.get(partition, -1) < offset
-        ]
-    there = _there(history)
-    explained = {
-        (partition, offset)
-        for other in history.transactions
-        if other.written and all(there[sent.partition, sent.value] for sent in other.written)
-        for partition, offset in other.offsets.items()
-    }
-    return [
-        f"{_named(one)}: its values are not there, and its offset {offset} of {partition} is committed"
-        for partition, offset in one.offsets.items()
-        if committed.get(partition) == offset and (partition, offset) not in explained
-    ]
+def consumed_twice(audit: DeliveryAudit) -> Ints:
+    """Reads that committed transactions consumed, of a record that another committed transaction consumed as well."""
+    reads = audit.history.reads
+    committed = np.append(committed_transactions(audit), False)
+    rows = np.flatnonzero(committed[reads.transaction])
+    if not len(rows):
+        return rows
+    places = reads.partition[rows] * _OFFSETS + reads.offset[rows]
+    order = np.lexsort((reads.transaction[rows], places))
+    again = np.zeros(len(rows), np.bool_)
+    again[1:] = (np.diff(places[order]) == 0) & (np.diff(reads.transaction[rows][order]) != 0)
+    return np.sort(rows[order[again]])
 
 
-def aborted_unread(history: TransactionHistory) -> Finding:
-    aborted = {
-        (sent.partition, sent.value): one
-        for one in history.transactions
-        if one.outcome is TransactionOutcome.ABORTED
-        for sent in one.written
-    }
-    read = [*history.reads, *_there(history)]
-    wrong = [f"{_named(aborted[key])}: {key[1]!r} of {key[0]}" for key in read if key in aborted]
-    return _finding(wrong, "values of aborted transactions read", f"none of {len(aborted)} was read", history)
-
-
-def fenced_unwritten(history: TransactionHistory) -> Finding:
-    """A transaction whose producer was fenced before it sent one of its values must not be there at all: what it had
-    sent before is aborted."""
-    there = _there(history)
-    read = {*history.reads, *there}
-    wrong = []
-    for one in history.transactions:
-        fenced_ms = min(
-            (
-                at_ms
-                for (name, incarnation), at_ms in history.initialised_ms.items()
-                if name == one.transactional_id and incarnation > one.incarnation
-            ),
-            default=None,
-        )
-        late = [sent for sent in one.written if fenced_ms is not None and sent.sent_at_ms > fenced_ms]
-        wrong += [
-            f"{_named(one)}: {sent.value!r}, sent {sent.sent_at_ms:.1f} ms, fenced {fenced_ms:.1f} ms"
-            for sent in late
-            if (sent.partition, sent.value) in read
-        ]
-    return _finding(wrong, "values of fenced producers", "no fenced producer wrote anything", history)
-
-
-def transactions_once(history: TransactionHistory) -> Finding:
-    wrong = [f"{value!r} in {partition}: {n} times" for (partition, value), n in _there(history).items() if n > 1]
-    return _finding(wrong, "values more than once", "no value is there twice", history)
-
-
-TRANSACTION_CHECKS: Mapping[str, Callable[[TransactionHistory], Finding]] = {
-    "transactions-committed": transactions_committed,
-    "transactions-atomic": transactions_atomic,
-    "aborted-unread": aborted_unread,
-    "fenced-unwritten": fenced_unwritten,
-    "transactions-once": transactions_once,
-}
+def never_consumed(audit: DeliveryAudit) -> Ints:
+    """Rows of the final read below the offset of a committed transaction that no transaction consumed which is, or may
+    be, committed: the group went past them."""
+    reads, transactions = audit.history.reads, _transactions(audit)
+    ends = np.zeros(len(audit.history.partitions), np.int64)
+    rows = transactions.offsets
+    known = committed_transactions(audit)[rows.transaction]
+    np.maximum.at(ends, rows.partition[known], rows.offset[known])
+    maybe = np.append(~_absent(audit), False)
+    consumed = maybe[reads.transaction]
+    seen = np.unique(reads.partition[consumed] * _OFFSETS + reads.offset[consumed])
+    final = audit.rows if audit.final_is_committed else _NONE
+    places = reads.partition[final] * _OFFSETS + reads.offset[final]
+    missed: Ints = final[(reads.offset[final] < ends[reads.partition[final]]) & ~np.isin(places, seen)]
+    return missed

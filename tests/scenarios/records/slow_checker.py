@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, FINAL, History, Reached
+from controller.scenarios.records.history import ACKNOWLEDGED, FINAL, History, Reached
 
 
 class Slow:
@@ -89,12 +89,7 @@ class Slow:
         for partition, log in enumerate(self.final):
             for row in log.values():
                 send = self.send.get(self.name(row))
-                if (
-                    send is None
-                    or sends.partition[send] != partition
-                    or sends.key[send] != reads.key[row]
-                    or sends.outcome[send] == FAILED
-                ):
+                if send is None or sends.partition[send] != partition or sends.key[send] != reads.key[row]:
                     found.add(row)
         return found
 

@@ -21,7 +21,7 @@ from controller.scenarios.records.checks import (
     loss_as_expected,
 )
 from controller.scenarios.records.delivery_audit import DeliveryAudit
-from controller.scenarios.records.history import FAILED, FOREIGN, INDETERMINATE, Reached
+from controller.scenarios.records.history import FAILED, FOREIGN, INDETERMINATE, Reached, ReadLog
 from controller.scenarios.records.workload import ACKS_LEADER, RecordWorkload
 from tests.scenarios.records.histories import PARTITIONS, Story, evidence, random_story, sound
 from tests.scenarios.records.slow_checker import RULES, Slow
@@ -92,6 +92,19 @@ def offsets_passed_over(story: Story) -> None:
     story.read(0, 0, 4)
 
 
+def read_again(story: Story) -> None:
+    story.read(0, 0, 3)
+
+
+def acknowledged_backwards(story: Story) -> None:
+    """Of two records that no reader can have seen any more: retention took them."""
+    offsets = story.sends[0].offset
+    offsets[0], offsets[2] = offsets[2], offsets[0]
+    story.start = 3
+    story.consumers = [ReadLog(0), ReadLog(1)]
+    story.read(0, 0, 3)
+
+
 def not_readable(story: Story) -> None:
     story.reached[1] = Reached.NOTHING_MORE
 
@@ -103,19 +116,22 @@ def given_up(story: Story) -> None:
 @pytest.mark.parametrize(
     ("plant", "broken"),
     [
-        (acknowledged_and_lost, "records-kept"),
-        (in_the_wrong_order, "records-in-order"),
-        (written_twice, "records-once"),
-        (failed_yet_written, "records-as-sent"),
+        (acknowledged_and_lost, "lost-write"),
+        (in_the_wrong_order, "nonmonotonic-send"),
+        (written_twice, "duplicate"),
+        (failed_yet_written, "G1a"),
         (never_sent, "records-as-sent"),
         (under_another_key, "records-as-sent"),
         (in_another_partition, "records-as-sent"),
         (foreign, "records-as-sent"),
-        (elsewhere_than_acknowledged, "records-where-acknowledged"),
+        (elsewhere_than_acknowledged, "inconsistent-offsets"),
         (read_and_gone, "reads-kept"),
         (read_and_replaced, "reads-kept"),
+        (read_and_replaced, "inconsistent-offsets"),
+        (read_again, "nonmonotonic-poll"),
+        (acknowledged_backwards, "nonmonotonic-send"),
         (read_beyond_the_high_watermark, "reads-kept"),
-        (offsets_passed_over, "reads-without-gaps"),
+        (offsets_passed_over, "poll-skip"),
         (not_readable, "partitions-readable"),
         (given_up, "clients-served"),
     ],
@@ -130,14 +146,14 @@ def test_a_planted_fault_is_caught(plant: Callable[[Story], None], broken: str) 
 def test_what_was_violated_is_named() -> None:
     story = sound()
     acknowledged_and_lost(story)
-    detail = RECORD_CHECKS["records-kept"](evidence(story)).detail
+    detail = RECORD_CHECKS["lost-write"](evidence(story)).detail
     assert detail == (
         "1 acknowledged records lost, the first t-1: producer 1, key 3, record 9, sent 9.0 ms, acknowledged 14.0 ms"
         " at offset 9"
     )
     story = sound()
     in_the_wrong_order(story)
-    assert "t-0, offset 1: producer 0, key 2, record 1" in RECORD_CHECKS["records-in-order"](evidence(story)).detail
+    assert "t-0, offset 1: producer 0, key 2, record 1" in RECORD_CHECKS["nonmonotonic-send"](evidence(story)).detail
 
 
 def no_final_read(story: Story) -> None:
@@ -160,7 +176,7 @@ def test_a_run_in_which_nothing_was_acknowledged_shows_nothing() -> None:
     story = Story()
     assert all(finding.held is not True for _, finding in check_records(evidence(story), None, NO_LOSS)[:6])
     story.send(0, 0, INDETERMINATE)
-    assert RECORD_CHECKS["records-kept"](evidence(story)).held is None
+    assert RECORD_CHECKS["lost-write"](evidence(story)).held is None
     assert RECORD_CHECKS["reads-kept"](evidence(story)).held is None
 
 
@@ -168,7 +184,7 @@ def test_a_violation_outweighs_what_was_not_seen() -> None:
     story = sound()
     acknowledged_and_lost(story)
     story.reached[0] = Reached.PART
-    assert RECORD_CHECKS["records-kept"](evidence(story)).held is False
+    assert RECORD_CHECKS["lost-write"](evidence(story)).held is False
 
 
 def test_a_partition_that_nobody_leads_need_not_be_readable() -> None:
@@ -183,10 +199,10 @@ def test_producers_that_are_not_promised_order_or_once_are_counted_only() -> Non
     in_the_wrong_order(story)
     written_twice(story)
     careless = RecordWorkload(idempotent=False, in_flight=5)
-    assert RECORD_CHECKS["records-in-order"](evidence(story, careless)).held is True
-    assert RECORD_CHECKS["records-once"](evidence(story, careless)).held is True
+    assert RECORD_CHECKS["nonmonotonic-send"](evidence(story, careless)).held is True
+    assert RECORD_CHECKS["duplicate"](evidence(story, careless)).held is True
     careful = RecordWorkload(idempotent=False, in_flight=1)
-    assert RECORD_CHECKS["records-in-order"](evidence(story, careful)).held is False
+    assert RECORD_CHECKS["nonmonotonic-send"](evidence(story, careful)).held is False
     assert not RecordWorkload(acks=ACKS_LEADER, idempotent=False, in_flight=1).keeps_order
 
 
@@ -195,9 +211,9 @@ def test_a_producer_that_gave_a_record_up_may_repeat_others() -> None:
     written_twice(story)
     story.send(1, 0, INDETERMINATE)
     repeating = story.logs[0][len(sound().logs[0]) - 1][0]
-    assert RECORD_CHECKS["records-once"](evidence(story)).held is (None if repeating == 1 else False)
+    assert RECORD_CHECKS["duplicate"](evidence(story)).held is (None if repeating == 1 else False)
     story.send(0, 0, INDETERMINATE)
-    assert RECORD_CHECKS["records-once"](evidence(story)).held is None
+    assert RECORD_CHECKS["duplicate"](evidence(story)).held is None
 
 
 def test_a_record_that_was_given_up_may_come_late() -> None:
@@ -206,7 +222,7 @@ def test_a_record_that_was_given_up_may_come_late() -> None:
     given_up = story.send(0, 0, INDETERMINATE, write=0)
     story.send(0, 0)
     story.logs[0].append((0, given_up, 0))
-    assert RECORD_CHECKS["records-in-order"](evidence(story)).held is True
+    assert RECORD_CHECKS["nonmonotonic-send"](evidence(story)).held is True
 
 
 def test_what_retention_took_is_not_lost() -> None:
@@ -237,9 +253,7 @@ def test_loss_may_be_expected(expected: str, lossy: bool, held: bool) -> None:
 
 
 def test_only_the_checkers_asked_for_are_asked() -> None:
-    assert [name for name, _ in check_records(evidence(sound()), ("records-once", "converged"), NO_LOSS)] == [
-        "records-once"
-    ]
+    assert [name for name, _ in check_records(evidence(sound()), ("duplicate", "converged"), NO_LOSS)] == ["duplicate"]
 
 
 @settings(max_examples=150, deadline=None)

@@ -138,7 +138,7 @@ PLANTED: dict[str, tuple[Callable[[GroupStory], None], str]] = {
     "a member without an assignment": (member_without_assignment, "members-assigned"),
     "a partition without an owner": (partition_without_owner, "members-assigned"),
     "a group that does not come to rest": (never_at_rest, "members-assigned"),
-    "records that nobody read": (passed_over, "records-seen"),
+    "records that nobody read": (passed_over, "unseen"),
 }
 
 

@@ -1,0 +1,41 @@
+"""Random correct histories of transactions have no anomaly; each anomaly that is planted in one is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from controller.scenarios.records.checks import NO_LOSS, check_records
+from controller.scenarios.records.history import History
+from tests.scenarios.records.histories import evidence
+from tests.scenarios.records.transaction_model import MUTATIONS, Model, correct
+
+SEEDS = st.integers(0, 2**32)
+
+
+def violated(history: History) -> dict[str, str]:
+    return {
+        name: finding.detail
+        for name, finding in check_records(evidence(history), None, NO_LOSS)
+        if finding.held is False
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS, st.integers(0, 150))
+def test_a_correct_log_has_no_anomaly(seed: int, steps: int) -> None:
+    assert violated(correct(seed, steps).history()) == {}
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=SEEDS)
+@pytest.mark.parametrize("plant", MUTATIONS)
+def test_a_planted_anomaly_is_reported(plant: Callable[[Model], bool], seed: int) -> None:
+    model = correct(seed, 150)
+    assume(plant(model))
+    found = violated(model.history())
+    expected = MUTATIONS[plant]
+    assert expected in found or f"int-{expected}" in found
