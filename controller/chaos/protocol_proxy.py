@@ -39,6 +39,7 @@ Key = tuple[str, int]
 EVENTS_MAX = 2_000_000
 _HOST = "127.0.0.1"
 _BATCH_HEADER_BYTES = 61
+_CRC_AT = 17
 _COUNT_AT = 57
 _READ_AHEAD_BYTES = 1024 * 1024
 
@@ -61,6 +62,17 @@ class Fetched(msgspec.Struct, frozen=True, gc=False):
     request_s: float
     response_s: float
     replica: int
+    passed_s: float = 0.0
+    """When the proxy passed on the request."""
+
+
+class Requested(msgspec.Struct, frozen=True, gc=False):
+    """A batch of a produce request, which may never be answered. `crc` identifies it, and again if it is repeated."""
+
+    crc: int
+    count: int
+    read_s: float
+    passed_s: float
 
 
 class Position(msgspec.Struct, frozen=True, gc=False):
@@ -72,9 +84,12 @@ class Position(msgspec.Struct, frozen=True, gc=False):
 
 
 class Observations:
-    """By partition. `dropped`: events beyond EVENTS_MAX, which were not kept."""
+    """By partition. `dropped`: events beyond EVENTS_MAX, which were not kept. `requested` is filled only if
+    `each_batch`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, each_batch: bool = False) -> None:
+        self.each_batch = each_batch
+        self.requested: defaultdict[Key, list[Requested]] = defaultdict(list)
         self.produced: defaultdict[Key, list[Produced]] = defaultdict(list)
         self.fetched: defaultdict[Key, list[Fetched]] = defaultdict(list)
         self.positions: defaultdict[Key, list[Position]] = defaultdict(list)
@@ -94,6 +109,7 @@ class _Pending(msgspec.Struct, gc=False):
     header: RequestHeader | None
     value: ProduceRequest | FetchRequest | None
     at_s: float
+    passed_s: float = 0.0
 
 
 _SEEN = frozenset([ApiKey.PRODUCE, ApiKey.FETCH])
@@ -101,14 +117,24 @@ _REWRITTEN = frozenset([ApiKey.METADATA, ApiKey.FIND_COORDINATOR])
 
 
 class _End(asyncio.Protocol):
-    """One side of a proxied connection."""
+    """One side of a proxied connection. `frames`: what is passed on in place of a frame. `passed`: called when the
+    frames of a read have been passed on, with the times when they were read and passed; what takes longer is done
+    there."""
 
-    def __init__(self, frames: Callable[[bytes], bytes | None], partner: Callable[[], _End | None]) -> None:
+    def __init__(
+        self,
+        frames: Callable[[bytes], bytes],
+        partner: Callable[[], _End | None],
+        passed: Callable[[float, float], None],
+    ) -> None:
         self._frames = frames
         self._partner = partner
+        self._passed = passed
         self._buffer = FrameBuffer(2**31 - 1)
         self.transport: asyncio.Transport | None = None
         self._waiting: list[bytes] = []
+        self.wrote_s = 0.0
+        """When the latest write began: within the system's call another process may get the core."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -124,11 +150,14 @@ class _End(asyncio.Protocol):
         except ProtocolError:
             self.close()
             return
-        passed = [part for frame in frames if frame is not None for part in (len(frame).to_bytes(4, "big"), frame)]
-        if partner is not None and passed:
-            partner.write(passed)
+        if partner is not None and frames:
+            parts = [part for frame in frames for part in (len(frame).to_bytes(4, "big"), frame)]
+            read_s = time.monotonic()
+            partner.write(parts)
+            self._passed(read_s, partner.wrote_s)
 
     def write(self, parts: list[bytes]) -> None:
+        self.wrote_s = time.monotonic()
         if self.transport is None:
             self._waiting += parts
         elif not self.transport.is_closing():
@@ -155,37 +184,58 @@ class _End(asyncio.Protocol):
 
 
 class _Connection:
+    """Frames pass first and are looked at afterwards, except answers with addresses."""
+
     def __init__(self, proxy: BrokerProxy) -> None:
         self._proxy = proxy
         self._seen = proxy.observations
         self._pending: deque[_Pending] = deque()
-        self.near: _End = _End(self._requested, lambda: self.far)
-        self.far: _End = _End(self._responded, lambda: self.near)
+        self._asked: list[bytes] = []
+        self._answered: list[tuple[_Pending, bytes]] = []
+        self.near: _End = _End(self._take_request, lambda: self.far, self._requests_passed)
+        self.far: _End = _End(self._take_response, lambda: self.near, self._responses_passed)
 
-    def _requested(self, frame: bytes) -> bytes:
-        at_s = time.monotonic()
+    def _take_request(self, frame: bytes) -> bytes:
+        self._asked.append(frame)
+        return frame
+
+    def _requests_passed(self, read_s: float, passed_s: float) -> None:
+        for frame in self._asked:
+            self._requested(frame, read_s, passed_s)
+        self._asked.clear()
+
+    def _requested(self, frame: bytes, read_s: float, passed_s: float) -> None:
         self._seen.requests += 1
         if frame[1] not in _SEEN or frame[0]:
             try:
                 header = read_request_header(frame, MESSAGES)[0] if frame[1] in _REWRITTEN and not frame[0] else None
             except ProtocolError:
                 header = None
-            self._pending.append(_Pending(header, None, at_s))
-            return frame
+            self._pending.append(_Pending(header, None, read_s))
+            return
         try:
             request = decode_request(frame, MESSAGES)
         except ProtocolError:
-            self._pending.append(_Pending(None, None, at_s))
-            return frame
+            self._pending.append(_Pending(None, None, read_s))
+            return
         value = request.value
         if isinstance(value, FetchRequest):
             if value.replica_id >= 0:
-                self._followed(value, at_s)
+                self._followed(value, read_s)
             value = replace(value, topics=())
         assert isinstance(value, ProduceRequest | FetchRequest)
+        if self._seen.each_batch and isinstance(value, ProduceRequest):
+            self._note_batches(value, read_s, passed_s)
         if not (isinstance(value, ProduceRequest) and value.acks == ACKS_NONE):
-            self._pending.append(_Pending(request.header, value, at_s))
-        return frame
+            self._pending.append(_Pending(request.header, value, read_s, passed_s))
+
+    def _note_batches(self, produce: ProduceRequest, read_s: float, passed_s: float) -> None:
+        for topic in produce.topic_data:
+            for one in topic.partition_data:
+                batch = cast(bytes, one.records or b"")
+                if len(batch) >= _BATCH_HEADER_BYTES and batch[16] == MAGIC:
+                    requested = Requested(crc_of(batch), count_of(batch), read_s, passed_s)
+                    self._seen.add(self._seen.requested, (topic.name, one.index), requested)
 
     def _followed(self, fetch: FetchRequest, at_s: float) -> None:
         for topic in fetch.topics:
@@ -193,25 +243,33 @@ class _Connection:
                 position = Position(fetch.replica_id, one.fetch_offset, at_s)
                 self._seen.add(self._seen.positions, (topic.topic, one.partition), position)
 
-    def _responded(self, frame: bytes) -> bytes | None:
-        at_s = time.monotonic()
+    def _take_response(self, frame: bytes) -> bytes:
         if not self._pending:
             return frame
         asked = self._pending.popleft()
-        header = asked.header
-        if header is None:
+        if asked.header is None:
             return frame
-        try:
-            if header.api_key in _REWRITTEN:
-                return self._rewritten(header, frame)
-            _, value = decode_response(header.api_key, header.api_version, frame)
-        except ProtocolError:
-            return frame
-        if isinstance(value, ProduceResponse):
-            self._acknowledged(asked, value, at_s)
-        elif isinstance(value, FetchResponse):
-            self._fetched(asked, value, at_s)
+        if asked.header.api_key in _REWRITTEN:
+            try:
+                return self._rewritten(asked.header, frame)
+            except ProtocolError:
+                return frame
+        self._answered.append((asked, frame))
         return frame
+
+    def _responses_passed(self, read_s: float, _passed_s: float) -> None:
+        for asked, frame in self._answered:
+            header = asked.header
+            assert header is not None
+            try:
+                _, value = decode_response(header.api_key, header.api_version, frame)
+            except ProtocolError:
+                continue
+            if isinstance(value, ProduceResponse):
+                self._acknowledged(asked, value, read_s)
+            elif isinstance(value, FetchResponse):
+                self._fetched(asked, value, read_s)
+        self._answered.clear()
 
     def _acknowledged(self, asked: _Pending, response: ProduceResponse, at_s: float) -> None:
         assert isinstance(asked.value, ProduceRequest)
@@ -223,8 +281,7 @@ class _Connection:
                 batch = cast(bytes, records[topic.name, one.index] or b"")
                 if one.error_code or len(batch) < _BATCH_HEADER_BYTES or batch[16] != MAGIC:
                     continue
-                count = int.from_bytes(batch[_COUNT_AT:_BATCH_HEADER_BYTES], "big")
-                produced = Produced(one.base_offset, count, asked.at_s, at_s, len(batch))
+                produced = Produced(one.base_offset, count_of(batch), asked.at_s, at_s, len(batch))
                 self._seen.add(self._seen.produced, (topic.name, one.index), produced)
 
     def _fetched(self, asked: _Pending, response: FetchResponse, at_s: float) -> None:
@@ -233,7 +290,7 @@ class _Connection:
             for one in topic.partitions:
                 span = _span(memoryview(cast(bytes, one.records or b"")))
                 if span is not None:
-                    fetched = Fetched(*span, asked.at_s, at_s, asked.value.replica_id)
+                    fetched = Fetched(*span, asked.at_s, at_s, asked.value.replica_id, asked.passed_s)
                     self._seen.add(self._seen.fetched, (topic.topic, one.partition_index), fetched)
 
     def _rewritten(self, header: RequestHeader, frame: bytes) -> bytes:
@@ -247,6 +304,16 @@ class _Connection:
         if answer.error_code:
             return frame
         return encode_response(correlated, replace(answer, **self._proxy.stand_in(answer.host, answer.port)))
+
+
+def count_of(batch: bytes | bytearray | memoryview) -> int:
+    """Return how many records a batch has."""
+    return int.from_bytes(memoryview(batch)[_COUNT_AT:_BATCH_HEADER_BYTES], "big")
+
+
+def crc_of(batch: bytes | bytearray | memoryview) -> int:
+    """Return a batch's checksum: of its records, and neither of its offset nor of its leader's epoch."""
+    return int.from_bytes(memoryview(batch)[_CRC_AT : _CRC_AT + 4], "big")
 
 
 def _span(records: memoryview) -> tuple[int, int] | None:
@@ -312,8 +379,8 @@ class BrokerProxy:
 class ProtocolProxies:
     """Every proxy of a measurement; used on its loop."""
 
-    def __init__(self) -> None:
-        self.observations = Observations()
+    def __init__(self, observations: Observations | None = None) -> None:
+        self.observations = observations or Observations()
         self._proxies: dict[Address, BrokerProxy] = {}
         self._own: set[int] = set()
 
@@ -333,6 +400,10 @@ class ProtocolProxies:
             return target[1]
         proxy = self._proxies.get(target)
         return target[1] if proxy is None else proxy.port
+
+    def refuse(self, target: Address) -> None:
+        """End what passes to `target` and refuse connections to it, as the system does where nothing listens."""
+        self._proxies[target].close()
 
     def close(self) -> None:
         for proxy in self._proxies.values():

@@ -128,10 +128,21 @@ class SendQueue:
         return count
 
 
+def _has_descriptor(part: RecordRange) -> bool:
+    """A file of an in-process cluster's disk may be in memory."""
+    if not isinstance(part, FileRange):
+        return False
+    try:
+        part.file.fileno()
+    except OSError:
+        return False
+    return True
+
+
 def _read_if_small(part: Part, plain: bool) -> Part:
     if isinstance(part, bytes | memoryview):
         return part
-    if plain and HAS_SENDFILE and part.length >= SENDFILE_FROM_BYTES and isinstance(part, FileRange):
+    if plain and HAS_SENDFILE and part.length >= SENDFILE_FROM_BYTES and _has_descriptor(part):
         return part
     data = part.read()
     if len(data) != part.length:

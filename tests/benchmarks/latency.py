@@ -91,6 +91,8 @@ class WorkloadFigures(msgspec.Struct, frozen=True):
     end_to_end_ms: Any
     requests: int
     dropped: int
+    rows: Any
+    """Of the consumer: place, offset, due, received, in ns."""
 
 
 def run_workload(
@@ -121,7 +123,7 @@ def run_workload(
     parts = None if seen is None else _joined(rows, places, seen, followers)
     latency_ms = (rows[:, 3] - rows[:, 2]) / 1e6
     requests, dropped = (0, 0) if seen is None else (seen.requests, seen.dropped)
-    return WorkloadFigures(parts, (produced,), len(rows), consumed["seconds"], latency_ms, requests, dropped)
+    return WorkloadFigures(parts, (produced,), len(rows), consumed["seconds"], latency_ms, requests, dropped, rows)
 
 
 def _joined(
@@ -212,6 +214,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--seconds", type=number(0.0), metavar="S", help="length of the workload (10) or of the model's runs (2)"
     )
     parser.add_argument("--arrivals", choices=ARRIVALS, default="poisson", help="when records are due (poisson)")
+    parser.add_argument(
+        "--own-stamps", action="store_true", help="brokers in this process; each part has two stamps of its own"
+    )
+    parser.add_argument("--kill-leader", action="store_true", help="kill a leader halfway (with --own-stamps)")
     parser.add_argument("--no-proxy", action="store_true", help="end-to-end latency and throughput alone, no proxies")
     parser.add_argument("--calibrate", choices=("camerlengo", "kafka"), help="measure a broker's service times instead")
     parser.add_argument(
@@ -259,8 +265,21 @@ def run(arguments: argparse.Namespace) -> int:
         workload = default_workload(arguments.rate, replicas) if spec is None else read_workload_file(spec)
     except BadWorkload as error:
         raise CouldNotRun(str(error)) from error
+    if arguments.own_stamps:
+        return _own_stamps(arguments, workload, load)
     found = _measured(arguments, workload)
     figures = summary(found) | {"circumstances": circumstances(load)}
+    show(arguments, figures, _text(figures))
+    return 0
+
+
+def _own_stamps(arguments: argparse.Namespace, workload: Workload, load: float) -> int:
+    from tests.benchmarks.latency_stamps import measured
+
+    def clients(bootstrap: str, seen: Observations) -> WorkloadFigures:
+        return run_workload(bootstrap, workload, arguments, seen, arguments.seed)
+
+    figures = measured(workload, arguments, clients) | {"circumstances": circumstances(load)}
     show(arguments, figures, _text(figures))
     return 0
 

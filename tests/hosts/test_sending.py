@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from controller.hosts.sending import SENDFILE_FROM_BYTES, RangeCut, SendQueue
+from controller.machine.disk import MemoryDisk
 from controller.protocol.framing import Part, framed, joined
 from controller.storage.disk import FileRange
 from controller.storage.disk_files import FileDisk, OpenFile
@@ -109,6 +110,15 @@ def test_a_large_range_is_not_read(pair: tuple[socket.socket, socket.socket], fi
     received = send_all(outgoing, far, random.Random(1))
     assert received == framed(b"head" + file.read_at(10, 100_000) + b"tail")
     unread.close()
+
+
+def test_a_large_range_of_a_file_in_memory_is_sent(pair: tuple[socket.socket, socket.socket]) -> None:
+    file = MemoryDisk().open("/log")
+    file.append(random.Random(1).randbytes(FILE_BYTES))
+    near, far = pair
+    outgoing = SendQueue(near)
+    outgoing.put([FileRange(file, 10, 5 * SENDFILE_FROM_BYTES)])
+    assert send_all(outgoing, far, random.Random(1)) == framed(file.read_at(10, 5 * SENDFILE_FROM_BYTES))
 
 
 def test_a_removed_file_is_sent_to_its_end(pair: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:

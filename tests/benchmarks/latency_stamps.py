@@ -1,0 +1,269 @@
+"""`camerlengo lab latency --own-stamps`: each part of a latency from stamps of its own, on brokers in this process.
+
+Probes in the brokers stamp appends and high watermarks, and proxies stamp what clients send. With `--kill-leader` the
+leader of the first partition is killed halfway. What the probes say of produce requests is compared with the stages
+that the brokers' servers measure by themselves (`request_stages`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from controller.broker.broker import Broker
+from controller.broker.partition import Partition, PartitionEvents
+from controller.broker.records.writes import ProduceHandler
+from controller.broker.settings import address
+from controller.chaos.protocol_proxy import Observations, ProtocolProxies, count_of, crc_of
+from controller.hosts.request_stages import STAGES, RequestStages, Slot
+from controller.labs.latency.parts import Parts, Received, joined, quantiles_ms
+from controller.labs.latency.stamps import AppendedBatch, RequestTimes, Watermark, parts_of_stamps, request_parts_ms
+from controller.labs.latency.workload import Workload, topics_of
+from controller.protocol.codec import ApiKey
+from controller.storage.log import PartitionLog
+from controller.testing import Kafka
+from controller.testing.incarnation import Incarnation
+from controller.testing.memory_host import MemoryHost
+
+Key = tuple[str, int]
+_PRODUCE = int(ApiKey.PRODUCE)
+
+
+class Probes:
+    """What brokers of this process write and commit. Used on the cluster's thread."""
+
+    def __init__(self) -> None:
+        self.appended: defaultdict[Key, list[AppendedBatch]] = defaultdict(list)
+        self.watermarks: defaultdict[Key, list[Watermark]] = defaultdict(list)
+        self.slots: list[Slot] = []
+        """Of produce requests, by their number."""
+        self.handled_s: list[float] = []
+        """When their handlers returned."""
+        self.stages: list[RequestStages] = []
+        """Of every incarnation."""
+        self.on_first_append: Callable[[], None] | None = None
+        self._slot: Slot | None = None
+        self._batch: tuple[int, int, int] | None = None
+        self._written: tuple[Key, float] | None = None
+        self._moved_s: dict[int, float] = {}
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Methods of brokers call the probes, until the end of the block."""
+        begin, append, appended = Broker.begin, PartitionLog.append_checked, PartitionEvents.appended
+        taken = ProduceHandler._append
+        advance, moved = Partition.advance_high_watermark, PartitionEvents.high_watermark_moved
+        start = Incarnation.start
+
+        def begin_(broker: Broker, frame: bytes, respond: Any, client: Any = None) -> Any:
+            if isinstance(respond, Slot) and respond.kind == _PRODUCE:
+                self._slot = respond
+                self.slots.append(respond)
+            try:
+                return begin(broker, frame, respond, client)
+            finally:
+                if self._slot is not None:
+                    self.handled_s.append(time.monotonic())
+                self._slot = None
+
+        def append_(log: PartitionLog, checked: Any, *words: Any) -> Any:
+            done = append(log, checked, *words)
+            if not done.duplicate and self._slot is not None:
+                self._batch = (crc_of(checked.batches), done.base_offset, count_of(checked.batches))
+            return done
+
+        def appended_(events: PartitionEvents, partition: Partition) -> None:
+            appended(events, partition)
+            if self._batch is not None:
+                self._written = (partition.key, time.monotonic())
+
+        def taken_(handler: ProduceHandler, *words: Any) -> Any:
+            part = taken(handler, *words)
+            batch, written, slot = self._batch, self._written, self._slot
+            if batch is not None and written is not None and slot is not None:
+                key, written_s = written
+                now_s, number = time.monotonic(), len(self.slots) - 1
+                self.appended[key].append(AppendedBatch(*batch, written_s, now_s, number, slot.arrived_s))
+                if self.on_first_append is not None:
+                    self.on_first_append()
+                    self.on_first_append = None
+            self._batch = self._written = None
+            return part
+
+        def advance_(partition: Partition, *words: Any) -> bool:
+            found = advance(partition, *words)
+            if found:
+                self._moved_s[id(partition)] = time.monotonic()
+            return found
+
+        def moved_(events: PartitionEvents, partition: Partition) -> None:
+            moved_s = self._moved_s.pop(id(partition), None)
+            if moved_s is not None and partition.leading is not None:
+                mark = Watermark(partition.high_watermark, moved_s, time.monotonic())
+                self.watermarks[partition.key].append(mark)
+            moved(events, partition)
+
+        def start_(incarnation: Incarnation) -> None:
+            incarnation.server.stages = RequestStages()
+            self.stages.append(incarnation.server.stages)
+            start(incarnation)
+
+        with (
+            patch.object(Broker, "begin", begin_),
+            patch.object(PartitionLog, "append_checked", append_),
+            patch.object(PartitionEvents, "appended", appended_),
+            patch.object(ProduceHandler, "_append", taken_),
+            patch.object(Partition, "advance_high_watermark", advance_),
+            patch.object(PartitionEvents, "high_watermark_moved", moved_),
+            patch.object(Incarnation, "start", start_),
+        ):
+            yield
+
+    def requests(self) -> list[RequestTimes]:
+        """The produce requests that were answered."""
+        appended_s: dict[int, float] = {}
+        committed_s: dict[int, float] = {}
+        for key, batches in self.appended.items():
+            marks = sorted(self.watermarks[key], key=lambda one: one.moved_s)
+            ends = np.maximum.accumulate(np.array([one.offset for one in marks])) if marks else np.empty(0)
+            for batch in batches:
+                at = int(np.searchsorted(ends, batch.base_offset + batch.count - 1, side="right"))
+                if at < len(marks) and self.slots[batch.request].answered_s:
+                    number = batch.request
+                    appended_s[number] = max(appended_s.get(number, 0.0), batch.written_s)
+                    committed_s[number] = max(committed_s.get(number, 0.0), marks[at].moved_s)
+        return [
+            RequestTimes(self.slots[number].arrived_s, appended_s[number], self.handled_s[number], at_s)
+            for number, at_s in committed_s.items()
+        ]
+
+
+class ClientProxies:
+    """Proxies for the brokers' clients on the cluster's own thread: they wait for no lock of the interpreter's. A
+    context manager. `bootstrap`: their addresses."""
+
+    def __init__(self, kafka: Kafka, seen: Observations) -> None:
+        host = kafka._host
+        assert isinstance(host, MemoryHost)
+        assert host._network is not None
+        self._kafka, self._network = kafka, host._network
+        self._proxies = ProtocolProxies(seen)
+        self.bootstrap = ""
+
+    def __enter__(self) -> ClientProxies:
+        async def listen() -> list[int]:
+            return [await self._proxies.proxy(address(broker.address)) for broker in self._kafka.brokers.values()]
+
+        ports = asyncio.run_coroutine_threadsafe(listen(), self._network.loop).result(10.0)
+        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
+        return self
+
+    def kill(self, broker: int) -> None:
+        """Clients are refused by the proxy as they would be by the system."""
+        self._network.call(lambda: self._proxies.refuse(address(self._kafka.brokers[broker].address)))
+        self._kafka.broker(broker).kill()
+
+    def __exit__(self, *_: object) -> None:
+        self._network.call(self._proxies.close)
+
+
+def measured(
+    workload: Workload, arguments: argparse.Namespace, run: Callable[[str, Observations], Any]
+) -> dict[str, Any]:
+    """Run the clients by `run`, which returns the rows of the consumer, and return the figures."""
+    seen, probes = Observations(each_batch=True), Probes()
+    settings = {"offsets.topic.replication.factor": "1", "group.initial.rebalance.delay.ms": "0"}
+    killed: list[int] = []
+    with (
+        probes.installed(),
+        Kafka(arguments.brokers, settings=settings) as kafka,
+        ClientProxies(kafka, seen) as proxies,
+    ):
+        names = list(topics_of(workload))
+        for name, one in topics_of(workload).items():
+            kafka.create_topic(name, partitions=one.num_partitions, replication_factor=one.replication_factor)
+
+        def kill() -> None:
+            leader = kafka.leader(names[0], 0)
+            if leader is not None:
+                killed.append(leader)
+                proxies.kill(leader)
+
+        timer = threading.Timer(arguments.seconds / 2, kill)
+        if arguments.kill_leader:
+            probes.on_first_append = timer.start
+        try:
+            found = run(proxies.bootstrap, seen)
+        finally:
+            timer.cancel()
+    return _figures(found, seen, probes, workload) | {"leaders killed": len(killed)}
+
+
+def _figures(found: Any, seen: Observations, probes: Probes, workload: Workload) -> dict[str, Any]:
+    rows = found.rows
+    places = [(topic, index) for topic, one in topics_of(workload).items() for index in range(one.num_partitions)]
+    each = []
+    for number, key in enumerate(places):
+        own = rows[rows[:, 0] == number]
+        own = own[np.argsort(own[:, 1], kind="stable")]
+        received = Received(own[:, 1], own[:, 2] / 1e9, own[:, 3] / 1e9)
+        fetched = [one for one in seen.fetched[key] if one.replica < 0]
+        if len(own):
+            parts = parts_of_stamps(
+                received, seen.requested[key], probes.appended[key], probes.watermarks[key], fetched
+            )
+            each.append(parts)
+    parts = joined(each)
+    missing = np.isnan(parts.parts_ms).any(axis=1)
+    gaps = np.abs(parts.parts_ms.sum(axis=1) - parts.end_to_end_ms)[~missing]
+    shares = np.abs(parts.parts_ms.sum(axis=1) / parts.end_to_end_ms - 1.0)[~missing]
+    return {
+        "records": len(rows),
+        "sent, not delivered": [
+            sum(one["sent"] for one in found.producers),
+            sum(one["unsent"] + len(one["errors"]) for one in found.producers),
+        ],
+        "records without a stamp": int(missing.sum()),
+        "share that adds up within 1%": round(float(parts.adds_up.mean()), 5),
+        "largest error of a sum": round(float(shares.max()), 5) if len(shares) else None,
+        "gaps ms p50, p99.9, largest": [round(float(np.quantile(gaps, one)), 4) for one in (0.5, 0.999, 1.0)],
+        "worst latency ms": round(float(parts.end_to_end_ms.max()), 1),
+        "parts ms": _rounded(parts),
+        "compared": compared(probes),
+    }
+
+
+def _rounded(parts: Parts) -> dict[str, dict[str, float]]:
+    return {name: {key: round(one, 3) for key, one in row.items()} for name, row in quantiles_ms(parts).items()}
+
+
+def compared(probes: Probes) -> dict[str, Any]:
+    """Means of publish and commit of produce requests: by the probes and by the brokers' stages, and their ratio."""
+    requests = probes.requests()
+    means = request_parts_ms(requests)
+    count, sums_ms = _stages(probes.stages)
+    at = {name: float(sums_ms[STAGES.index(name)]) / max(count, 1) for name in STAGES}
+    stages = {"publish": at["RequestQueue"] + at["Local"], "commit": at["Remote"]}
+    found: dict[str, Any] = {"requests by probes and by stages": [len(requests), count]}
+    for name, stage_ms in (*stages.items(), ("append", stages["publish"])):
+        found[name] = {
+            "probes ms": round(means[name], 4),
+            "stages ms": round(stage_ms, 4),
+            "ratio": round(means[name] / stage_ms, 4) if stage_ms else None,
+        }
+    return found
+
+
+def _stages(stages: Sequence[RequestStages]) -> tuple[int, Any]:
+    times = [one.times().get("Produce") for one in stages]
+    known = [one for one in times if one is not None]
+    return sum(one.count for one in known), sum((one.sums_ms for one in known), np.zeros(len(STAGES)))
