@@ -132,10 +132,10 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages and benchmarks": (lines, 107_105),
-    "files of the packages and benchmarks": (files, 426),
-    "lines of the packages": (lambda: lines(PACKAGES), 97_261),
-    "files of the packages": (lambda: files(PACKAGES), 396),
+    "lines of the packages and benchmarks": (lines, 107_267),
+    "files of the packages and benchmarks": (files, 427),
+    "lines of the packages": (lambda: lines(PACKAGES), 97_423),
+    "files of the packages": (lambda: files(PACKAGES), 397),
     "public classes that share a name": (lambda: len(shared_class_names()), 1),
     "lines of the packages with replaced words": (lines_with_replaced_words, 0),
     "lines of README and docs with replaced words": (lines_with_replaced_words_in_docs, 0),

@@ -36,7 +36,7 @@ from controller.protocol.fetch import (
     FetchResponse,
     FetchTopicData,
 )
-from controller.storage import FileRange, PartitionLog
+from controller.storage import FileRange, PartitionLog, StorageError
 from controller.zookeeper.codecs_columns import TOPIC_NAME_LENGTH_MAX
 
 EPOCH_MAX = 2**31 - 1
@@ -391,7 +391,10 @@ def in_memory(reading: LogReadResult) -> LogReadResult:
     records = reading.data.records
     if not isinstance(records, FileRange) or records.length >= SHARED_BYTES:
         return reading
-    data = records.read()
+    try:
+        data = records.read()
+    except (OSError, StorageError):
+        return reading  # the server finds the same, which closes the connection; a request without an answer is worse
     if len(data) != records.length:
         return reading  # cut off meanwhile, which closes the connection
     return replace(reading, data=replace(reading.data, records=data))
