@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
 from operator import itemgetter
 from typing import Protocol, TypeAlias
 
@@ -256,7 +255,10 @@ class MemoryDisk:
     def require_cached(self, path: str, length: int) -> None:
         """Raises NotCached."""
         if path in self.not_cached:
-            read_in = partial(self.not_cached.discard, path)
+
+            def read_in(at_least: int = 0) -> None:
+                self.not_cached.discard(path)
+
             raise NotCached(self.device_of(path), read_in, length, f"read of {length} bytes of {path}")
 
     def read(self, path: str) -> bytes:

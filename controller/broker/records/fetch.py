@@ -43,6 +43,7 @@ from controller.protocol.fetch import (
 from controller.protocol.schema import Records
 from controller.storage import DeviceUnavailable, FileRange, OffsetOutOfRange, PartitionLog, StorageError
 from controller.storage.devices import NotCached
+from controller.storage.segment import LOOK_BYTES
 from controller.timer.purgatory import DelayedOperation, Purgatory
 
 FIRST_VERSION_WITH_BATCHES = 4
@@ -177,9 +178,10 @@ class PartitionReader:
         """Read one partition of which something is not in memory: `cold` to begin with. Meanwhile its leader may have
         changed, so each attempt begins anew; its follower's log end offset was recorded by the first."""
         max_bytes = min(max_bytes, max(COLD_BYTES, ask.min_bytes))
+        # Where a header is missing, so are most likely the records and the header after them: one job reads them all.
         for attempt in range(ATTEMPTS):
             try:
-                last = not (yield from read_in(cold)) or attempt == ATTEMPTS - 1
+                last = not (yield from read_in(cold, max_bytes + LOOK_BYTES)) or attempt == ATTEMPTS - 1
             except DeviceUnavailable as error:
                 return _failed(topic, asked, error)
             reading = self._read(ask, topic, asked, max_bytes, whole_first_batch, None, may_wait=last)
