@@ -146,6 +146,7 @@ class Node:
             self.services = ZooKeeperServices(
                 settings, self.client, metadata, clock, trace, loggers or BrokerLoggers(), open_logs
             )
+            self.services.watch.entities_changed = self.access.quota_store.changed
         self.broker = Broker(
             settings,
             self.identity,
