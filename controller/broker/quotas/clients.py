@@ -153,7 +153,7 @@ class QuotaManager:
 
     def take(self, user: str, client_id: str, count: float, now_ms: int, *, strict: bool) -> int:
         """Take tokens, and return for how long the client is throttled, in ms. `strict`: nothing is taken from an
-        exhausted bucket, and one that is not exhausted throttles nobody however much is taken."""
+        exhausted bucket, and one that is not exhausted throttles no client, however much is taken."""
         found = self.quota(user, client_id)
         if found is None:
             return 0
