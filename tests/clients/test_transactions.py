@@ -42,10 +42,28 @@ def write_by_confluent(servers: str, topic: str, name: str, transactions: Sequen
             producer.abort_transaction(LIMIT_S)
 
 
+def keep_requests_to_dead_coordinators(producer: kafka_python.KafkaProducer) -> None:
+    """kafka-python 3.0.12 forgets a transactional request for ever when the connection to its coordinator is refused.
+
+    `Sender._maybe_send_pending_request` repeats it if `await_ready` returns False, and drops it if `await_ready` raises.
+    """
+    client = producer._sender._client
+    await_ready = client.await_ready
+
+    def ready(*arguments: object, **options: object) -> bool:
+        try:
+            return bool(await_ready(*arguments, **options))
+        except kafka_python.errors.KafkaConnectionError:
+            return False
+
+    client.await_ready = ready
+
+
 def write_by_kafka_python(servers: str, topic: str, name: str, transactions: Sequence[Transaction]) -> None:
     producer = kafka_python.KafkaProducer(
         bootstrap_servers=servers.split(","), transactional_id=name, retries=1_000, acks="all"
     )
+    keep_requests_to_dead_coordinators(producer)
     try:
         producer.init_transactions()
         for values, commits in transactions:
