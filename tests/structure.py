@@ -13,6 +13,7 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -51,6 +52,7 @@ def files(folders: Sequence[str] = (*PACKAGES, BENCHMARKS)) -> int:
     return len(list(sources(folders)))
 
 
+@cache
 def shared_class_names() -> set[str]:
     """Names that more than one public class has."""
     found: dict[str, int] = defaultdict(int)

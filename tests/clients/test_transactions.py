@@ -45,7 +45,7 @@ def write_by_confluent(servers: str, topic: str, name: str, transactions: Sequen
 def keep_requests_to_dead_coordinators(producer: kafka_python.KafkaProducer) -> None:
     """kafka-python 3.0.12 forgets a transactional request for ever when the connection to its coordinator is refused.
 
-    `Sender._maybe_send_pending_request` repeats it if `await_ready` returns False, and drops it if `await_ready` raises.
+    `Sender._maybe_send_pending_request` repeats it if `await_ready` returns False, and drops it if that raises.
     """
     client = producer._sender._client
     await_ready = client.await_ready
