@@ -8,12 +8,14 @@ another has come in its place.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from subprocess import PIPE
 from typing import IO, Any
 
 from controller.zookeeper.launch import kill, launch, pause, resume
@@ -33,8 +35,8 @@ class ClientProcess:
         self._taken = taken
         with log.open("ab") as errors:
             self._process = launch(
-                [sys.executable, "-m", module, json.dumps(dict(config))], stdout=-1, stderr=errors
-            )  # -1: a pipe
+                [sys.executable, "-m", module, json.dumps(dict(config))], stdin=PIPE, stdout=PIPE, stderr=errors
+            )
         assert self._process.stdout is not None
         self._thread = threading.Thread(
             target=self._take_all, args=(self._process.stdout,), name=module.rpartition(".")[2], daemon=True
@@ -58,6 +60,18 @@ class ClientProcess:
         if status in (None, 0) or self._killed:
             return None
         return f"ended of itself with status {status}"
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return self._process.poll()
+
+    def say(self, words: str) -> None:
+        """Write a line to its standard input, if it runs."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            self._process.stdin.write(words.encode() + b"\n")
+            self._process.stdin.flush()
 
     def leave(self) -> None:
         """Ask it to end in order."""

@@ -12,6 +12,7 @@ import struct
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -141,13 +142,15 @@ class MemberProgram:
         place, offset = self._places[message.topic(), message.partition()], message.offset()
         if place not in self._positions:
             return  # of an assignment that was given up
-        try:
-            payload = decode_payload(message.value())
-        except ForeignRecord:
-            self._events.write("read", place, offset, -1, -1, -1, self._now_ms())
-        else:
-            self._events.write("read", place, offset, payload.producer, payload.sequence, payload.key, self._now_ms())
+        producer = sequence = key = -1
+        with suppress(ForeignRecord):
+            producer, key, sequence, _ = decode_payload(message.value())
+        self._events.write("read", place, offset, producer, sequence, key, self._now_ms())
         self._positions[place] = offset + 1
+        self._was_read(place, offset, key)
+
+    def _was_read(self, place: int, offset: int, key: int) -> None:
+        """For a member that does more with a record than to commit its offset."""
 
     def _commit(self) -> None:
         due = {place: at for place, at in self._positions.items() if at > self._sent.get(place, 0)}

@@ -9,18 +9,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from controller.chaos.client_process import ClientProcess, Event
 from controller.chaos.clock import ScenarioClock
+from controller.chaos.transactional_clients import CLIENT, StopsOfClient, TransactionalSetup, TransactionEvents
 from controller.scenarios.faults import ChangeMember
-from controller.scenarios.records.group_checks import group_at_rest, group_behind
+from controller.scenarios.records.group_checks import NOT_COMMITTED, group_at_rest, group_behind
 from controller.scenarios.records.group_history import GROUP, FormerMember, GroupHistory, GroupLog, MemberAssignment
 from controller.scenarios.records.history import ReadLog
-from controller.scenarios.records.workload import PartitionName, RecordWorkload
+from controller.scenarios.records.workload import MEMBERS_MAX, PartitionName, RecordWorkload
 
 REBALANCE_TIMEOUT_MS = 4_000
 GROUP_SETTLES_MS = 60_000.0
 LEAVE_S = 10.0
+ASK_OFFSETS_S = 20.0
 MEMBER = "controller.chaos.group_member"
 
 _LOOK_MS = 50.0
@@ -37,10 +40,46 @@ class _Life:
         self._number = number
         self._reads: ReadLog | None = None
         self._commits: dict[tuple[int, int], int] = {}
-        self.process = ClientProcess(MEMBER, group.config(number), group.log_file(number), self._taken)
+        self._transactions: TransactionEvents | None = None
+        config, program = group.config(number), MEMBER
+        if group.setup is not None:
+            name = f"transformer-{number}"
+            log = group.setup.new_log(name)
+            self._transactions = TransactionEvents(log)
+            config = {**group.setup.config(name, log), **group.transforming(config)}
+            program = CLIENT
+        self._offsets: dict[int, list[int]] = {}
+        """By transaction, the numbers of its commits."""
+        self._consuming = range(0)
+        self.process = ClientProcess(program, config, group.log_file(number), self._taken)
+        group.stops[number].of(self.process)
+
+    def _take_transaction(self, transactions: TransactionEvents, event: Event) -> None:
+        log, number = self._group.log, self._number
+        transactions.take(event)
+        match event:
+            case ["consuming", first, end]:
+                self._consuming = range(first, end)
+            case ["began", _] if self._reads is not None:
+                for row in self._consuming:
+                    self._reads.consumed(row, len(transactions.transactions) - 1)
+            case ["sending-offsets", transaction, member_id, generation, offsets, at_ms]:
+                self._pending = offsets
+                self._offsets[transaction] = [
+                    log.committing(number, member_id, generation, place, offset, at_ms) for place, offset in offsets
+                ]
+            case ["offsets-sent", transaction]:
+                for place, offset in self._pending:
+                    transactions.transactions.offset_sent(transaction, place, offset)
+            case ["ended", transaction, committed, at_ms]:
+                for commit in self._offsets.pop(transaction, []):
+                    log.committed(commit, at_ms, "" if committed else NOT_COMMITTED)
 
     def _taken(self, event: Event) -> None:
+        self._group.stops[self._number].take(event)
         with self._group.lock:
+            if self._transactions is not None:
+                self._take_transaction(self._transactions, event)
             self._take(event)
 
     def _take(self, event: Event) -> None:
@@ -50,7 +89,10 @@ class _Life:
                 static = self._group.workload.static_members
                 self._give_up(at_ms)
                 self.assignment = log.assigned(number, member_id, generation, places, at_ms, static=static)
-                self._reads = ReadLog(self.assignment.reader)
+                transactions = None if self._transactions is None else self._transactions.transactions
+                self._reads = ReadLog(
+                    self.assignment.reader, committed=transactions is not None, transactions=transactions
+                )
                 self._group.reads.append(self._reads)
             case ["gave-up", at_ms]:
                 self._give_up(at_ms)
@@ -96,7 +138,10 @@ class RealGroup:
         clock: ScenarioClock,
         folder: Path,
         common: Mapping[str, object],
+        setup: TransactionalSetup | None = None,
     ) -> None:
+        self.setup = setup
+        self.stops = {number: StopsOfClient() for number in range(MEMBERS_MAX)}
         self.workload = workload
         self.now_ms = clock.now_ms
         self.lock = threading.Lock()
@@ -135,8 +180,18 @@ class RealGroup:
             client["group.instance.id"] = f"instance-{number}"
         return {"client": client, "partitions": self._partitions, "zero_ms": self._clock.zero_ms}
 
+    def transforming(self, config: Mapping[str, object]) -> dict[str, object]:
+        """What the configuration of a member that transforms has besides that of a producer."""
+        client = config["client"]
+        assert isinstance(client, dict)
+        return {"client": client | {"isolation.level": "read_committed"}, "inputs": self._partitions, "group": True}
+
     def log_file(self, number: int) -> Path:
         return self._folder / f"member-{number}.log"
+
+    @property
+    def partitions(self) -> int:
+        return len(self._partitions)
 
     # -- changes
 
@@ -185,6 +240,7 @@ class RealGroup:
 
     def _replace(self, number: int, life: _Life) -> Undo:
         """The client stands still and another takes its place, under its group.instance.id if it has one."""
+        self.stops[number].release()
         life.process.pause()
         life.superseded = True
         life.process.supersede()
@@ -210,6 +266,29 @@ class RealGroup:
         with self.lock:
             self._settled, self._detail = settled, group_behind(self.log, ends, self._partitions)
 
+    def end_transactions(self) -> list[int]:
+        """End what dead members left open. Return the committed offset of each of the group's partitions, -1: none."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        assert self.setup is not None
+        known = {log.transactions.transactional_id for log in self.setup.logs if log.transactions is not None}
+        for number in sorted(set(range(MEMBERS_MAX)) - set(self.live)):
+            if f"transformer-{number}" in known:
+                self.setup.end_open(f"transformer-{number}")
+        asker: Any = Consumer(
+            {
+                **self._common,
+                "bootstrap.servers": self._bootstrap,
+                "group.id": GROUP,
+                "isolation.level": "read_committed",
+            }
+        )
+        try:
+            found = asker.committed([TopicPartition(*one) for one in self._partitions], ASK_OFFSETS_S)
+        finally:
+            asker.close()
+        return [max(one.offset, -1) for one in found]
+
     def _at_rest(self, ends: Sequence[int]) -> bool:
         with self.lock:
             return group_at_rest(self.log, self.live, ends, self._partitions)
@@ -230,7 +309,8 @@ class RealGroup:
 
     def history(self) -> GroupHistory:
         with self.lock:
-            return self.log.history(self._live_at_end or (), self._settled, self._detail)
+            live = self._live_at_end or ()
+            return self.log.history(live, self._settled, self._detail, len(self._partitions))
 
     def close(self) -> None:
         """End all clients at once. Safe to call twice."""

@@ -25,6 +25,7 @@ from controller.scenarios.faults import (
     REAL,
     ZOOKEEPER,
     ChangeMember,
+    ChangeProducer,
     Cut,
     Expire,
     Fault,
@@ -41,7 +42,7 @@ from controller.scenarios.faults import (
 from controller.scenarios.host import Observation, PartitionView, Snapshot, TopicSpec, Workload
 from controller.scenarios.language import ClusterSpec
 from controller.scenarios.records.history import History
-from controller.scenarios.records.workload import PartitionName, RecordWorkload
+from controller.scenarios.records.workload import PartitionName, RecordWorkload, TransactionStage
 from controller.trace import EphemeralSeen, MetadataSeen, TraceEvent
 from controller.trace_records import OBSERVER, DamagedRecord, TraceRecord, decode_record
 from controller.zookeeper import EmbeddedZooKeeper
@@ -257,6 +258,15 @@ class RealHost:
         if undo is not None and fault.for_ms:
             self.clock.call_later(fault.for_ms, undo)
 
+    @REAL_FAULTS.of(ChangeProducer)
+    async def _change_producer(self, fault: ChangeProducer) -> None:
+        writers = {} if self._record_clients is None else self._record_clients.writers
+        if fault.producer not in writers:
+            raise HostFailure(f"change-producer: producer {fault.producer}: expected one of {sorted(writers)}")
+        undo = writers[fault.producer].change(fault)
+        if undo is not None and fault.for_ms:
+            self.clock.call_later(fault.for_ms, undo)
+
     async def zookeeper_leader(self) -> int:
         deadline_ms = self.clock.now_ms() + LEADER_LIMIT_MS
         while (leader := self._ensemble().leader()) is None:
@@ -310,6 +320,15 @@ class RealHost:
 
     async def produce(self, workload: RecordWorkload, partitions: Sequence[PartitionName]) -> None:
         self._record_clients = RecordClients(self._bootstrap, workload, partitions, self.clock, self.folder)
+
+    async def hold_transaction(self, client: int, stage: TransactionStage, deadline_ms: float) -> bool:
+        if self._record_clients is None:
+            raise HostFailure("hold-transaction: expected the step produce before it")
+        return self._record_clients.stops(client).hold(stage, deadline_ms)
+
+    def release_transaction(self, client: int) -> None:
+        if self._record_clients is not None:
+            self._record_clients.stops(client).release()
 
     async def quiesce(self, deadline_ms: float) -> None:
         assert self._record_clients is not None

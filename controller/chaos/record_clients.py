@@ -15,6 +15,7 @@ from typing import Any
 from controller.chaos.client import interruptible
 from controller.chaos.clock import ScenarioClock
 from controller.chaos.group_members import RealGroup
+from controller.chaos.transactional_clients import RealWriter, StopsOfClient, TransactionalSetup
 from controller.log import logger
 from controller.scenarios.faults import HostFailure
 from controller.scenarios.records.history import (
@@ -66,38 +67,50 @@ PATIENCE_MS = 20_000.0
 """How long a partition may return no record before it counts as unreadable."""
 
 
-def consumer_config(bootstrap: str) -> dict[str, Any]:
+def consumer_config(bootstrap: str, *, committed: bool = False) -> dict[str, Any]:
     return CLIENT_CONFIG | {
         "bootstrap.servers": bootstrap,
         "group.id": "camerlengo-chaos",  # asked for by the library; partitions are assigned, nothing is committed
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "earliest",
-        "isolation.level": "read_uncommitted",
+        "isolation.level": "read_committed" if committed else "read_uncommitted",
         "fetch.error.backoff.ms": 50,
         "fetch.wait.max.ms": 500,
+        "enable.partition.eof": committed,
         "check.crcs": True,
     }
 
 
 class _Reader:
-    """A consumer of all partitions from their beginning, and what it has read."""
+    """A consumer of all partitions (or of those `places`) from their beginning, and what it has read. `committed`: of
+    transactions the committed ones alone."""
 
     def __init__(
-        self, number: int, bootstrap: str, partitions: Sequence[PartitionName], now_ms: Callable[[], float]
+        self,
+        number: int,
+        bootstrap: str,
+        partitions: Sequence[PartitionName],
+        now_ms: Callable[[], float],
+        *,
+        places: Sequence[int] | None = None,
+        committed: bool = False,
     ) -> None:
-        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-        self.log = ReadLog(number)
-        self.consumer: Any = Consumer(consumer_config(bootstrap))
+        self._end_of_partition = KafkaError._PARTITION_EOF
+        self.log = ReadLog(number, committed=committed)
+        self.consumer: Any = Consumer(consumer_config(bootstrap, committed=committed))
         self._places = {name: place for place, name in enumerate(partitions)}
         self._now_ms = now_ms
-        self.consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in partitions])
+        those = [partitions[place] for place in (range(len(partitions)) if places is None else places)]
+        self.consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in those])
 
     def take(self, timeout_s: float) -> list[tuple[int, int]]:
-        """Return partition and offset of each record that arrived within the timeout.
+        """Return partition and offset of each record that arrived within the timeout; at an end that a reader of
+        committed records has come to, the offset before it.
 
-        Error messages are skipped: all errors that librdkafka reports here are temporary, and it recovers by itself.
+        Other error messages are skipped: all that librdkafka reports here are temporary, and it recovers by itself.
         """
         messages = self.consumer.consume(_BATCH, timeout_s)
         now_ms = self._now_ms()
@@ -112,24 +125,34 @@ class _Reader:
                 else:
                     self.log.read(place, offset, payload.producer, payload.sequence, payload.key, now_ms)
                 taken.append((place, offset))
+            elif message.error().code() == self._end_of_partition and message.offset() > 0:
+                # What lies before it and was not returned is aborted, or a marker.
+                taken.append((self._places[message.topic(), message.partition()], message.offset() - 1))
         return taken
 
 
-def _asker(bootstrap: str) -> Any:
+def _asker(bootstrap: str, *, committed: bool) -> Any:
     """Reads nothing, asks for offsets, on connections of its own: a connection's answers come in order, so a reader's
     would come after its fetches, which wait for `fetch.wait.max.ms` at the end of a log."""
     from confluent_kafka import Consumer
 
-    return Consumer(consumer_config(bootstrap))
+    return Consumer(consumer_config(bootstrap, committed=committed))
 
 
 class ConsumingClient:
     """Reads from its making on, until `stop`. `log` is the thread's own until then."""
 
     def __init__(
-        self, number: int, bootstrap: str, partitions: Sequence[PartitionName], now_ms: Callable[[], float]
+        self,
+        number: int,
+        bootstrap: str,
+        partitions: Sequence[PartitionName],
+        now_ms: Callable[[], float],
+        *,
+        places: Sequence[int] | None = None,
+        committed: bool = False,
     ) -> None:
-        self._reader = _Reader(number, bootstrap, partitions, now_ms)
+        self._reader = _Reader(number, bootstrap, partitions, now_ms, places=places, committed=committed)
         self._stopped = threading.Event()
         self._thread = ClientThread(self._run, f"consumer {number}")
 
@@ -183,11 +206,13 @@ class FinalReader:
         partitions: Sequence[PartitionName],
         expected: Sequence[int],
         now_ms: Callable[[], float],
+        *,
+        committed: bool = False,
     ) -> None:
         self._partitions = partitions
         self._now_ms = now_ms
-        self._reader = _Reader(FINAL, bootstrap, partitions, now_ms)
-        self._asker = _asker(bootstrap)
+        self._reader = _Reader(FINAL, bootstrap, partitions, now_ms, committed=committed)
+        self._asker = _asker(bootstrap, committed=committed)
         self._standings = [_Standing(each, now_ms()) for each in expected]
 
     @property
@@ -381,10 +406,13 @@ class ProducingClient:
 
 
 JOIN_S = DELIVERY_TIMEOUT_MS / 1000 + 10
+COMMITTED_READER, ALL_READER = 900, 901
+"""Readers of the partitions that are written in transactions, by isolation level."""
 
 
 class RecordClients:
-    """Begins at once. HostFailure, with the extra to install, where confluent-kafka is missing."""
+    """Begins at once. HostFailure, with the extra to install, where confluent-kafka is missing. `folder` gets the logs
+    of clients that are processes."""
 
     def __init__(
         self,
@@ -397,38 +425,76 @@ class RecordClients:
         self._bootstrap = bootstrap
         self._partitions = tuple(partitions)
         self._now_ms = now_ms = clock.now_ms
-        self.group: RealGroup | None = None
         self._final: FinalReader | None = None
         self._finals: list[FinalRead] = []
+        self._committed_offsets: list[int] | None = None
+        places = workload.transactional_places(partitions)
+        plain = self._partitions[: len(partitions) - len(places)]
         try:
             self._consumers = [
-                ConsumingClient(number, bootstrap, self._partitions, now_ms) for number in range(workload.consumers)
+                ConsumingClient(number, bootstrap, plain, now_ms) for number in range(workload.consumers)
             ]
             self._producers = [
-                ProducingClient(number, bootstrap, workload, self._partitions, now_ms)
-                for number in range(workload.producers)
+                ProducingClient(number, bootstrap, workload, plain, now_ms) for number in range(workload.producers)
             ]
+            if places:
+                self._consumers += [
+                    ConsumingClient(number, bootstrap, partitions, now_ms, places=places, committed=committed)
+                    for number, committed in ((COMMITTED_READER, True), (ALL_READER, False))
+                ]
         except ImportError as error:
             raise HostFailure("records need confluent-kafka: pip install 'camerlengo[chaos]'") from error
+        self._setup: TransactionalSetup | None = None
+        self.writers: dict[int, RealWriter] = {}
+        if workload.transactions is not None:
+            self._setup = setup = TransactionalSetup(
+                bootstrap, workload.transactions, partitions, places, clock, folder, CLIENT_CONFIG
+            )
+            self.writers = {number: RealWriter(number, setup) for number in range(workload.transactions.writers)}
+        self.group: RealGroup | None = None
         if workload.members:
-            self.group = RealGroup(bootstrap, workload, partitions, clock, folder, CLIENT_CONFIG)
+            transforms = workload.transactions is not None and workload.transactions.transform
+            setup_of_group = self._setup if transforms else None
+            self.group = RealGroup(bootstrap, workload, plain, clock, folder, CLIENT_CONFIG, setup_of_group)
+
+    def stops(self, client: int) -> StopsOfClient:
+        """Where a transactional client is to stop. HostFailure without it."""
+        if self.group is not None and self.group.setup is not None and client in self.group.stops:
+            return self.group.stops[client]
+        if client not in self.writers:
+            raise HostFailure(f"transactional client {client}: expected one of {sorted(self.writers)}")
+        return self.writers[client].stops
 
     def quiesce(self, deadline_ms: float) -> None:
         """Blocks until every operation has ended, and all was read once more or `deadline_ms` passed with that. The
         consumers go on meanwhile: what they have not read yet they may read too."""
         self._stop_producers()
-        expected = acknowledged_ends(len(self._partitions), [producer.log for producer in self._producers])
         if self.group is not None:
-            self.group.settle(expected)
-        self._final = FinalReader(self._bootstrap, self._partitions, expected, self._now_ms)
+            self.group.settle(self._acknowledged()[: self.group.partitions])
+            if self.group.setup is not None:
+                ended = self.group.end_transactions()
+                self._committed_offsets = ended + [-1] * (len(self._partitions) - len(ended))
+        expected, committed = self._acknowledged(), self._setup is not None
+        self._final = FinalReader(self._bootstrap, self._partitions, expected, self._now_ms, committed=committed)
         self._finals = self._final.read(deadline_ms)
         self.close()
+
+    @property
+    def _sends(self) -> list[SendLog]:
+        return [*(producer.log for producer in self._producers), *(self._setup.logs if self._setup else [])]
+
+    def _acknowledged(self) -> list[int]:
+        return acknowledged_ends(len(self._partitions), self._sends)
 
     def _stop_producers(self) -> None:
         for producer in self._producers:
             producer.stop()
+        for writer in self.writers.values():
+            writer.stop()
         if not all(producer.join(JOIN_S) for producer in self._producers):
             raise HostFailure(f"a producer did not come to its end in {2 * JOIN_S:g} s")
+        for writer in self.writers.values():
+            writer.join()
 
     def close(self) -> None:
         """Ends the clients, whatever is unfinished. Safe to call twice."""
@@ -438,6 +504,8 @@ class RecordClients:
             producer.join(0.5)
         for consumer in self._consumers:
             consumer.stop()
+        for writer in self.writers.values():
+            writer.close()
         if self.group is not None:
             self.group.close()
 
@@ -447,9 +515,12 @@ class RecordClients:
         reads += [] if self.group is None else self.group.reads
         if self._final is not None:
             reads.append(self._final.log)
-        sends = [producer.log for producer in self._producers]
-        clients: list[ProducingClient | ConsumingClient] = [*self._producers, *self._consumers]
+        clients: list[ProducingClient | ConsumingClient | RealWriter] = [
+            *self._producers,
+            *self._consumers,
+            *self.writers.values(),
+        ]
         errors = [client.error for client in clients if client.error is not None]
         errors += [] if self.group is None else self.group.errors
         group = None if self.group is None else self.group.history()
-        return history_of(self._partitions, sends, reads, self._finals, errors, group)
+        return history_of(self._partitions, self._sends, reads, self._finals, errors, group, self._committed_offsets)

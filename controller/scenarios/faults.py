@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from controller.scenarios.records.workload import MEMBERS_MAX
+from controller.scenarios.records.workload import MEMBERS_MAX, TRANSACTIONAL_MAX
 
 REAL, SIMULATED = "real", "simulated"
 BOTH = (REAL, SIMULATED)
@@ -200,12 +200,11 @@ class BreakLogDirectory(_LastingOnNode, frozen=True, kw_only=True, tag="break-lo
     """Every change to one of the broker's log directories, as `log.dirs` names it, fails.
 
     When the directory works again, the broker is restarted. With `for_ms` 0 the fault is permanent: neither
-    `heal-all` nor the calm ends it. `unreadable`: the device is lost, and nothing can be read from it, either.
+    `heal-all` nor the calm ends it.
     """
 
     expected_errors = _ERRORS_OF_DISKS
     directory: str
-    unreadable: bool = False
 
 
 class SlowDisk(_LastingOnNode, frozen=True, kw_only=True, tag="slow-disk"):
@@ -368,6 +367,23 @@ class ChangeMember(_LastingFault, frozen=True, kw_only=True, tag="change-member"
 
     member: Annotated[int, Meta(ge=0, lt=MEMBERS_MAX)]
     how: MemberChange
+
+
+# -- transactional producers of the workload
+
+
+ProducerChange = Literal["die", "start", "pause", "resume", "replace"]
+
+
+class ChangeProducer(_LastingFault, frozen=True, kw_only=True, tag="change-producer"):
+    """A writer of the workload's transactions, by number, dies, starts again, stands still, goes on, or stands still
+    while another takes its place, with its transactional id. It goes on, or starts again, after `for_ms`."""
+
+    hosts = BOTH
+    timed_hosts = BOTH
+
+    producer: Annotated[int, Meta(ge=0, lt=TRANSACTIONAL_MAX)]
+    how: ProducerChange
 
 
 # -- ZooKeeper's servers

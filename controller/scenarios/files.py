@@ -33,14 +33,16 @@ from controller.scenarios.language import (
     ClusterSpec,
     CreateTopics,
     Happening,
+    HoldTransaction,
     Plan,
     Produce,
     Quiesce,
+    ReleaseTransaction,
     Scenario,
     Wait,
 )
 from controller.scenarios.records.checks import GROUP_RECORD_CHECKS, RECORD_CHECKS, TRANSACTION_RECORD_CHECKS
-from controller.scenarios.records.section import section_error
+from controller.scenarios.records.section import section_error, transactions_error
 from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 
 Parameter = str | int | float | bool
@@ -208,19 +210,24 @@ def _check(scenario: Scenario, source: str) -> None:
 
 
 def _check_records(scenario: Scenario, source: str) -> None:
-    records = scenario.workload.records
+    records, transactions = scenario.workload.records, scenario.workload.transactions
     steps = [type(step) for step in scenario.steps if isinstance(step, Produce | Quiesce)]
     if steps not in ([], [Produce], [Produce, Quiesce]):
         raise ScenarioError(f"{source}: steps: expected produce once, and quiesce once after it, if at all")
-    if records is None:
+    if records is None and transactions is None:
         if steps:
-            raise ScenarioError(f"{source}: steps: produce needs [workload.records]")
+            raise ScenarioError(f"{source}: steps: produce needs [workload.records] or [workload.transactions]")
         return
-    error = section_error(records, scenario.expect.lost)
+    error = None if records is None else section_error(records, scenario.expect.lost)
+    if error is None and transactions is not None:
+        error = transactions_error(transactions, records)
     if error is not None:
         raise ScenarioError(f"{source}: {error}")
     if not steps:
         raise ScenarioError(f"{source}: workload.records: no step produces them")
+    for index, step in enumerate(scenario.steps):
+        if isinstance(step, HoldTransaction | ReleaseTransaction) and transactions is None:
+            raise ScenarioError(f"{source}: steps[{index}]: {kind_of(step)} needs [workload.transactions]")
 
 
 def _check_topics(step: CreateTopics, cluster: ClusterSpec, place: str) -> None:

@@ -15,7 +15,7 @@ from controller.clock import Clock, Coro
 from controller.scenarios.faults import Fault, Link, Operation
 from controller.scenarios.language import ClusterSpec
 from controller.scenarios.records.history import History
-from controller.scenarios.records.workload import PartitionName, RecordWorkload
+from controller.scenarios.records.workload import PartitionName, RecordWorkload, TransactionStage
 from controller.trace import MetadataSeen, TraceEvent
 from controller.trace_records import TraceRecord
 
@@ -129,6 +129,13 @@ class ScenarioHost(Protocol):
 
     def produce(self, workload: RecordWorkload, partitions: Sequence[PartitionName]) -> Coro[None]:
         """Begins to write to and read from these partitions. Asked for once a run."""
+
+    def hold_transaction(self, client: int, stage: TransactionStage, deadline_ms: float) -> Coro[bool]:
+        """Wait until that transactional client is at the stage of a transaction, where it stops; False if it did not
+        come there in time. HostFailure without such a client."""
+
+    def release_transaction(self, client: int) -> None:
+        """Have a client that was held go on."""
 
     def quiesce(self, deadline_ms: float) -> Coro[None]:
         """Ends the writing, waits until every operation has ended, then reads every partition from its beginning to

@@ -35,7 +35,7 @@ from controller.scenarios.faults import (
     Step,
     kinds,
 )
-from controller.scenarios.records.workload import ACKS_ALL
+from controller.scenarios.records.workload import ACKS_ALL, TransactionStage
 
 
 class CreateTopics(Step, frozen=True, kw_only=True, tag="create-topics"):
@@ -81,6 +81,21 @@ class Quiesce(Step, frozen=True, kw_only=True, tag="quiesce"):
     at most `deadline_ms`. A scenario that produces and does not say this ends with it."""
 
     deadline_ms: float = 60_000.0
+
+
+class HoldTransaction(Step, frozen=True, kw_only=True, tag="hold-transaction"):
+    """Wait until a transactional client (a writer, or with `transform` a member of the group, by number) has come to a
+    stage of a transaction. It stops there until `release-transaction`, or its death; at "ending" it goes on."""
+
+    client: int = 0
+    at: TransactionStage
+    deadline_ms: float = 30_000.0
+
+
+class ReleaseTransaction(Step, frozen=True, kw_only=True, tag="release-transaction"):
+    """A client that was held goes on."""
+
+    client: int = 0
 
 
 if TYPE_CHECKING:
@@ -140,9 +155,25 @@ class RecordsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     static_members: bool = False
 
 
+class TransactionsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Transactional clients, from the step `produce` on. `topics`: a prefix of the topics that they write to, and the
+    clients of `[workload.records]` do not; the other keys are the fields of TransactionWorkload."""
+
+    topics: str
+    writers: int = 2
+    rate_per_s: float = 10.0
+    simulated_rate_per_s: float | None = None
+    partitions: int = 3
+    records: int = 2
+    abort_every: int = 5
+    timeout_ms: int = 10_000
+    transform: bool = False
+
+
 class WorkloadSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metadata_interval_ms: float = 20.0
     records: RecordsSection | None = None
+    transactions: TransactionsSection | None = None
 
 
 class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

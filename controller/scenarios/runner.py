@@ -45,9 +45,11 @@ from controller.scenarios.invariants import disagreement
 from controller.scenarios.language import (
     ClusterSpec,
     CreateTopics,
+    HoldTransaction,
     Let,
     Produce,
     Quiesce,
+    ReleaseTransaction,
     Scenario,
     Wait,
     property_text,
@@ -83,9 +85,9 @@ class Outcome:
 
 
 def _workload(scenario: Scenario, host: str) -> Workload:
-    section = scenario.workload.records
+    workload = workload_of(scenario.workload, host)
     produces = any(isinstance(step, Produce) and step.when for step in scenario.steps)
-    records = section is not None and produces and workload_of(section, host).rate_per_s > 0
+    records = workload is not None and produces and workload.writes
     return Workload(scenario.workload.metadata_interval_ms, records)
 
 
@@ -96,10 +98,11 @@ def refusal(scenario: Scenario, host: str) -> str | None:
         problem = unsupported(step, host) if step.when else None
         if problem is not None:
             return f"{scenario.name}: steps[{index}]: {problem}"
-    section = scenario.workload.records
-    ignored = [] if section is None else not_honoured(workload_of(section, host), host)
+    workload = workload_of(scenario.workload, host)
+    ignored = [] if workload is None else not_honoured(workload, host)
     if ignored:
-        return f"{scenario.name}: workload.records.{ignored[0]} is not supported by clients of the host {host!r}"
+        section = "workload" if ignored[0] == "transactions" else "workload.records"
+        return f"{scenario.name}: {section}.{ignored[0]} is not supported by clients of the host {host!r}"
     return None
 
 
@@ -170,6 +173,10 @@ class _Run:
                 return await self._wait(step)
             case Let():
                 await self.host.clock.sleep(step.ms)
+            case HoldTransaction():
+                return await self._hold(step)
+            case ReleaseTransaction():
+                self.host.release_transaction(step.client)
             case Produce():
                 await self._produce()
             case Quiesce():
@@ -220,21 +227,24 @@ class _Run:
 
     async def _produce(self) -> None:
         """A rate of 0 asks for no records at all."""
-        section = self.scenario.workload.records
-        assert section is not None, "the file was checked"
-        workload = workload_of(section, self.host.name)
-        partitions = [
-            (topic.name, number)
-            for topic in self.outcome.topics
-            if topic.name.startswith(workload.topics)
-            for number in range(topic.partitions)
-        ]
+        workload = workload_of(self.scenario.workload, self.host.name)
+        assert workload is not None, "the file was checked"
+        partitions = workload.partitions_of(
+            [(topic.name, number) for topic in self.outcome.topics for number in range(topic.partitions)]
+        )
         if not partitions:
             raise HostFailure(f"there is no topic {workload.topics}* to produce to: create one first")
-        if workload.rate_per_s > 0:
+        if workload.transactions is not None and not workload.transactional_places(partitions):
+            raise HostFailure(f"there is no topic {workload.transactions.topics}* for transactions: create one first")
+        if workload.writes:
             self.outcome.workload = workload
             self.producing = True
             await self.host.produce(workload, partitions)
+
+    async def _hold(self, step: HoldTransaction) -> str | None:
+        if await self.host.hold_transaction(step.client, step.at, step.deadline_ms):
+            return None
+        return f"client {step.client} did not come to {step.at.value} within {step.deadline_ms:.0f} ms"
 
     async def quiesce(self, deadline_ms: float = Quiesce().deadline_ms) -> None:
         if self.producing:
@@ -397,6 +407,10 @@ def _describe(step: Step) -> str:
             )
         case Produce():
             return "produce and consume records"
+        case HoldTransaction():
+            return f"wait until transactional client {step.client} is at: {step.at.value}"
+        case ReleaseTransaction():
+            return f"transactional client {step.client} goes on"
         case Quiesce():
             return "stop producing, and read every partition to its end"
         case Cut() | Heal():

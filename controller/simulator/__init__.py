@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from controller.scenarios.faults import BreakDisk as BreakDisk
     from controller.scenarios.faults import BreakLogDirectory as BreakLogDirectory
     from controller.scenarios.faults import ChangeMember as ChangeMember
+    from controller.scenarios.faults import ChangeProducer as ChangeProducer
     from controller.scenarios.faults import ChangeRegistration as ChangeRegistration
     from controller.scenarios.faults import CreateTopic as CreateTopic
     from controller.scenarios.faults import Cut as Cut

@@ -11,6 +11,8 @@ from controller.core.channels import PeerError
 from controller.protocol import ApiKey, ErrorCode, decode_response_body, encode_request_body
 from controller.protocol.fetch import (
     EARLIEST_TIMESTAMP,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
     FetchPartition,
     FetchPartitionData,
     FetchRequest,
@@ -22,8 +24,9 @@ from controller.protocol.fetch import (
     ListOffsetsTopic,
 )
 from controller.protocol.framing import joined
-from controller.scenarios.records.history import FOREIGN, ReadLog
+from controller.scenarios.records.history import FOREIGN, NO_POLL, ReadLog
 from controller.scenarios.records.payload import ForeignRecord, decode_payload
+from controller.scenarios.records.transaction_history import ClientTransactions
 from controller.simulator.routes import BACKOFF_MS, NOBODY, Routes, keep_going
 from controller.storage.batches import HEADER_BYTES, decode_records, headers_of, whole_bytes
 from controller.storage.errors import CorruptBatch
@@ -38,13 +41,24 @@ _OFFSETS_VERSION = 5
 
 class SimulatedConsumer:
     """Reads partitions from `begin` until `stop`, or until its routes are closed: those of `starts`, each from its
-    offset; all from their beginning if there is none."""
+    offset; all from their beginning if there is none. `committed`: records of committed transactions alone, and those
+    of none."""
 
-    def __init__(self, number: int, routes: Routes, starts: Mapping[int, int] | None = None) -> None:
-        self.log = ReadLog(number)
+    def __init__(
+        self,
+        number: int,
+        routes: Routes,
+        starts: Mapping[int, int] | None = None,
+        *,
+        committed: bool = False,
+        transactions: ClientTransactions | None = None,
+    ) -> None:
+        self.log = ReadLog(number, committed=committed, transactions=transactions)
+        self.isolation = READ_COMMITTED if committed else READ_UNCOMMITTED
         self.places = range(len(routes.partitions)) if starts is None else tuple(starts)
         self.positions = [0 if starts is None else starts.get(place, 0) for place in range(len(routes.partitions))]
         self._stopped = False
+        self._polls = NO_POLL
         self.progress_ms = [routes.clock.now_ms()] * len(routes.partitions)
         self._routes = routes
         self.failure: str | None = None
@@ -83,7 +97,10 @@ class SimulatedConsumer:
             topic, number = self._routes.partitions[place]
             topics.setdefault(topic, []).append(FetchPartition(number, self.positions[place], PARTITION_BYTES))
         return FetchRequest(
-            MAX_WAIT_MS, 1, tuple(FetchTopic(topic, tuple(partitions)) for topic, partitions in topics.items())
+            MAX_WAIT_MS,
+            1,
+            tuple(FetchTopic(topic, tuple(partitions)) for topic, partitions in topics.items()),
+            isolation_level=self.isolation,
         )
 
     async def _take(self, body: bytes, asked: Mapping[int, int]) -> bool:
@@ -93,6 +110,7 @@ class SimulatedConsumer:
         assert isinstance(answer, FetchResponse)
         if self._stopped:
             return True
+        self._polls += 1
         well = answer.error_code == ErrorCode.NONE
         for topic in answer.responses:
             for data in topic.partitions:
@@ -124,32 +142,45 @@ class SimulatedConsumer:
             topic, number = self._routes.partitions[place]
             self.failure = f"{topic}-{number}, {WRONG_CRC} from offset {self.positions[place]} on: {error}"
             return False
+        is_committed = self.isolation == READ_COMMITTED
+        limit = data.last_stable_offset if is_committed else data.high_watermark
+        aborting = sorted(data.aborted_transactions or (), key=lambda one: -one.first_offset) if is_committed else []
+        aborted: set[int] = set()  # producers; asked whether one is among them
         for header in headers:
             payload = view[at + HEADER_BYTES : at + header.size_bytes]
             at += header.size_bytes
-            for record in decode_records(header, payload):
-                if record.offset >= self.positions[place]:
-                    self._log(place, record.offset, record.value, now_ms, data.high_watermark)
-                    self.positions[place], self.progress_ms[place] = record.offset + 1, now_ms
+            while aborting and aborting[-1].first_offset <= header.last_offset:
+                aborted.add(aborting.pop().producer_id)
+            if header.is_control:
+                aborted.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in aborted):
+                for record in decode_records(header, payload):
+                    if record.offset >= self.positions[place]:
+                        self._log(place, record.offset, record.value, now_ms, limit)
+            if header.last_offset >= self.positions[place]:
+                self.positions[place], self.progress_ms[place] = header.last_offset + 1, now_ms
         return True
 
-    def _log(self, place: int, offset: int, value: bytes | None, now_ms: float, high_watermark: int) -> None:
+    def _log(self, place: int, offset: int, value: bytes | None, now_ms: float, limit: int) -> None:
         try:
             payload = decode_payload(value)
         except ForeignRecord:
-            self.log.read(place, offset, FOREIGN, -1, -1, now_ms, high_watermark)
+            self.log.read(place, offset, FOREIGN, -1, -1, now_ms, limit, poll=self._polls)
         else:
-            self.log.read(place, offset, payload.producer, payload.sequence, payload.key, now_ms, high_watermark)
+            producer, sequence, key = payload.producer, payload.sequence, payload.key
+            self.log.read(place, offset, producer, sequence, key, now_ms, limit, poll=self._polls)
 
 
-async def offset_of(routes: Routes, place: int, timestamp: int) -> int | None:
+async def offset_of(routes: Routes, place: int, timestamp: int, isolation: int = READ_UNCOMMITTED) -> int | None:
     """Return the partition's earliest or end offset as reported by its leader; None if there is no response."""
     leader = routes.leaders[place]
     if leader == NOBODY:
         routes.learn()
         return None
     topic, number = routes.partitions[place]
-    request = ListOffsetsRequest((ListOffsetsTopic(topic, (ListOffsetsPartition(number, timestamp),)),))
+    request = ListOffsetsRequest(
+        (ListOffsetsTopic(topic, (ListOffsetsPartition(number, timestamp),)),), isolation_level=isolation
+    )
     try:
         answer = await routes.ask(leader, ApiKey.LIST_OFFSETS, _OFFSETS_VERSION, request, REQUEST_TIMEOUT_MS)
     except PeerError:

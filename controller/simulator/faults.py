@@ -22,6 +22,7 @@ from controller.scenarios.faults import (
     BreakDisk,
     BreakLogDirectory,
     ChangeMember,
+    ChangeProducer,
     ChangeRegistration,
     Cut,
     CutZooKeeper,
@@ -66,6 +67,7 @@ from controller.simulator.group_members import SimulatedMember
 from controller.simulator.hostile_clients import HostileClients
 from controller.simulator.network import GOOD, LinkCondition
 from controller.simulator.observer import controller_named
+from controller.simulator.transactional_client import SimulatedWriter
 from controller.trace import FaultInjected, TraceEvent
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
@@ -112,6 +114,8 @@ class FaultTarget(Protocol):
 
     @property
     def members(self) -> Mapping[int, SimulatedMember]: ...
+    @property
+    def writers(self) -> Mapping[int, SimulatedWriter]: ...
 
     def take(self, event: TraceEvent) -> None: ...
 
@@ -183,6 +187,8 @@ class Faults:
         self._hostile.end_all()
         for _, member in sorted(host.members.items()):
             member.resume()
+        for _, writer in sorted(host.writers.items()):
+            writer.resume()
         self._world.network.heal_all()
         for server in range(1, host.ensemble.servers + 1):
             if server not in host.ensemble.running:
@@ -273,9 +279,9 @@ class Faults:
     def _break_log_directory(self, fault: BreakLogDirectory) -> Undo | None:
         """One of several, so that the broker lives on with the others."""
         disk = self._world.disks.get(fault.broker)
-        if disk is None or (disk.broken and not fault.unreadable):
+        if disk is None or disk.broken:
             return None
-        disk.fail_directory(fault.directory, for_good=not fault.for_ms, unreadable=fault.unreadable)
+        disk.fail_directory(fault.directory, for_good=not fault.for_ms)
         return partial(self._repair_disk, fault.broker)
 
     def _repair_disk(self, node: int) -> None:
@@ -520,6 +526,25 @@ class Faults:
         else:
             member.die()
         return member.begin
+
+    @SIMULATED_FAULTS.of(ChangeProducer)
+    def _change_producer(self, fault: ChangeProducer) -> Undo | None:
+        writer = self._host.writers.get(fault.producer)
+        if writer is None or (not writer.is_running and fault.how != "start"):
+            return None
+        if fault.how == "pause":
+            writer.pause()
+            return writer.resume
+        if fault.how == "replace":
+            return writer.replace()
+        if fault.how == "resume":
+            writer.resume()
+        elif fault.how == "start":
+            writer.begin()
+        else:
+            writer.die()
+            return writer.begin
+        return _nothing
 
     # -- ZooKeeper's servers
 

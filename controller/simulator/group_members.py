@@ -14,8 +14,8 @@ from contextlib import suppress
 from controller.clock import Clock
 from controller.core.channels import PeerError
 from controller.machine.process import Process, ProcessClock, ProcessState
-from controller.protocol import ApiKey, ErrorCode, decode_response_body, encode_request_body
-from controller.protocol.client import FindCoordinatorRequest, FindCoordinatorResponse
+from controller.protocol import ApiKey, ErrorCode
+from controller.protocol.client import COORDINATOR_OF_GROUP, COORDINATOR_OF_TRANSACTION
 from controller.protocol.compiler import layout
 from controller.protocol.fetch import EARLIEST_TIMESTAMP
 from controller.protocol.framing import joined
@@ -44,12 +44,26 @@ from controller.protocol.groups import (
     SyncGroupResponse,
 )
 from controller.protocol.schema import RequestValue, ResponseValue
+from controller.protocol.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from controller.scenarios.records.group_checks import NOT_COMMITTED
 from controller.scenarios.records.group_history import GROUP, FormerMember, GroupLog, MemberAssignment
 from controller.scenarios.records.workload import PartitionName
 from controller.simulator.consumer import REQUEST_TIMEOUT_MS, SimulatedConsumer, offset_of
 from controller.simulator.network import Address
 from controller.simulator.randomness import Streams
-from controller.simulator.routes import BACKOFF_MS, Pipeline, Routes, keep_going
+from controller.simulator.routes import BACKOFF_MS, Connect, CoordinatorLink, Pipeline, Routes, keep_going
+from controller.simulator.transactional_client import (
+    FencedByCluster,
+    Stages,
+    TransactionalProducer,
+    TransactionFailed,
+)
+from controller.simulator.transformer import Transformer, TransformSetup
 
 COMMIT_EACH_MS = 250.0
 HEARTBEATS_A_SESSION = 3.0
@@ -60,13 +74,13 @@ JOIN_PATIENCE_MS = 2.0 * REBALANCE_TIMEOUT_MS
 PROTOCOL = "range"
 CONSUMER = "consumer"
 _VERSION = b"\0\0"
-_FIND, _JOIN, _SYNC, _HEARTBEAT, _LEAVE, _COMMIT, _FETCH = 3, 7, 5, 4, 4, 8, 7
+_TXN_COMMIT = 3
+_JOIN, _SYNC, _HEARTBEAT, _LEAVE, _COMMIT, _FETCH = 7, 5, 4, 4, 8, 7
 _JOIN_ANEW = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.ILLEGAL_GENERATION)
 """Errors after which a member has no id any more."""
 _REJOIN = (*_JOIN_ANEW, ErrorCode.REBALANCE_IN_PROGRESS)
 _ELSEWHERE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-Connect = Callable[[Process, ProcessClock, Address, str], Pipeline]
 Places = tuple[int, ...]
 
 
@@ -124,15 +138,28 @@ class _Life:
         def connect(address: Address) -> Pipeline:
             return member.connect(self.process, self.clock, address, name)
 
-        self._connect = connect
         self.routes = Routes(connect, self.clock, self._rng, member.brokers, member.partitions)
-        self._coordinator: int | None = None
-        self._pipeline: Pipeline | None = None
-        self._asked_ms = 0.0
+        self._transformer = None if member.transforms is None else self._new_transformer(member.transforms, connect)
+        self._taken = 0
+        """The rows of the reader that transactions have consumed."""
+        self._rejoins: ErrorCode | None = None
+        self._link = CoordinatorLink(GROUP, COORDINATOR_OF_GROUP, self.routes, connect, member.brokers)
         self._id, self._generation = NO_MEMBER, NO_GENERATION
         self._consumer: SimulatedConsumer | None = None
         self._sent: dict[int, int] = {}  # the offset that was last committed, by place
         keep_going(self._run())
+
+    def _new_transformer(self, setup: TransformSetup, connect: Callable[[Address], Pipeline]) -> Transformer:
+        member = self._member
+        self._outputs = Routes(connect, self.clock, self._rng, member.brokers, setup.partitions)
+        self._outputs.learn()
+        name = f"transformer-{member.number}"
+        link = CoordinatorLink(name, COORDINATOR_OF_TRANSACTION, self._outputs, connect, member.brokers)
+        producer = TransactionalProducer(
+            name, setup.logs.new(name), self._outputs, link, setup.workload.timeout_ms, member.stages
+        )
+        setup.producers.append(producer)
+        return Transformer(producer, setup, member.stages)
 
     async def _run(self) -> None:
         self.routes.learn()
@@ -160,10 +187,10 @@ class _Life:
 
     def keep_to(self, among: Collection[int]) -> None:
         self.routes.keep_to(among)
-        if self._coordinator not in among:
-            self._coordinator = None
-            if self._pipeline is not None:
-                self._pipeline.close()
+        self._link.keep_to(among)
+        if self._transformer is not None:
+            self._outputs.keep_to(among)
+            self._transformer.producer.link.keep_to(among)
 
     def give_up(self) -> None:
         """Read no more of what was assigned."""
@@ -179,48 +206,20 @@ class _Life:
     async def _ask(
         self, key: ApiKey, version: int, request: RequestValue, timeout_ms: float = REQUEST_TIMEOUT_MS
     ) -> ResponseValue:
-        """Over a connection to the coordinator alone: a JoinGroup holds up what comes after it. Raises PeerError; the
-        coordinator is then looked for again."""
-        while self._coordinator is None:
-            await self._find()
-        if self._pipeline is None or self._pipeline.broken is not None:
-            self._pipeline = self._connect(self._member.brokers[self._coordinator])
-        self._asked_ms = self.clock.now_ms()
-        try:
-            body = await self._pipeline.ask(key, version, encode_request_body(key, version, request), timeout_ms)
-        except PeerError:
-            self._coordinator = None
-            raise
-        return decode_response_body(key, version, body)
-
-    async def _find(self) -> None:
-        request = FindCoordinatorRequest(GROUP)
-        try:
-            answer = await self.routes.ask(
-                self.routes.anybody(), ApiKey.FIND_COORDINATOR, _FIND, request, REQUEST_TIMEOUT_MS
-            )
-        except PeerError:
-            await self.clock.sleep(BACKOFF_MS)
-            return
-        assert isinstance(answer, FindCoordinatorResponse)
-        if answer.error_code == ErrorCode.NONE and answer.node_id in self.routes.nodes:
-            if self._pipeline is not None:
-                self._pipeline.close()
-            self._coordinator, self._pipeline = answer.node_id, None
-        else:
-            await self.clock.sleep(BACKOFF_MS)
+        """Raises PeerError; the coordinator is then looked for again."""
+        return await self._link.ask(key, version, request, timeout_ms)
 
     def _refused(self, code: int) -> bool:
         """Return whether a request was refused for now. Raises _Rejoin."""
         error = ErrorCode(code)
         if error in _JOIN_ANEW and self.superseded and self._instance is not None:
             now_ms = self.clock.now_ms()
-            former = FormerMember(self._member.number, self._id, error.name, self._asked_ms, now_ms)
+            former = FormerMember(self._member.number, self._id, error.name, self._link.asked_ms, now_ms)
             self._member.log.ended(former)
         if error in _REJOIN:
             raise _Rejoin(error)
         if error in _ELSEWHERE:
-            self._coordinator = None
+            self._link.forget()
         return error is not ErrorCode.NONE
 
     # -- a rebalance
@@ -299,6 +298,9 @@ class _Life:
             if self._refused(answer.error_code):
                 await self.clock.sleep(BACKOFF_MS)
                 continue
+            if any(one.error_code != ErrorCode.NONE for topic in answer.topics for one in topic.partitions):
+                await self.clock.sleep(BACKOFF_MS)  # a transaction that has ended is not in the offsets yet
+                continue
             for topic in answer.topics:
                 for one in topic.partitions:
                     place = self._member.partitions.index((topic.name, one.partition_index))
@@ -312,7 +314,15 @@ class _Life:
                 starts[place] = start or 0
             else:
                 self._sent[place] = offset
-        self._consumer = SimulatedConsumer(self.assignment.reader, self.routes, starts)
+        transactions = None if self._transformer is None else self._transformer.producer.transactions
+        self._taken = 0
+        self._consumer = SimulatedConsumer(
+            self.assignment.reader,
+            self.routes,
+            starts,
+            committed=transactions is not None,
+            transactions=transactions,
+        )
         self._member.readers.append(self._consumer)
         self._consumer.begin()
 
@@ -356,6 +366,9 @@ class _Life:
         consumer = self._consumer
         if consumer is None:
             return
+        if self._transformer is not None:
+            await self._transform(self._transformer, consumer)
+            return
         due = {place: consumer.positions[place] for place in consumer.places if self._is_due(place, consumer)}
         if not due:
             return
@@ -371,8 +384,7 @@ class _Life:
             for topic, numbers in self._by_topic(list(due)).items()
         )
         request = OffsetCommitRequest(GROUP, topics, self._generation, self._id, self._instance)
-        while self._coordinator is None:
-            await self._find()
+        await self._link.found()
         now_ms = self.clock.now_ms()
         numbers = {
             place: log.committing(member.number, self._id, self._generation, place, offset, now_ms)
@@ -391,6 +403,94 @@ class _Life:
                     self._sent[place] = due[place]
         for code in codes:
             self._refused(code)
+
+    async def _transform(self, transformer: Transformer, consumer: SimulatedConsumer) -> None:
+        """One transaction, and if it was not committed from the committed offsets on again."""
+        numbers: list[int] = []
+
+        async def send_offsets(offsets: Mapping[int, int]) -> None:
+            await self._send_offsets(transformer.producer.identity, offsets, numbers)
+
+        outcome: str | None = None
+        """Why the offsets do not count; None where that is not known."""
+        try:
+            taken = await transformer.consume(consumer.log, self._taken, send_offsets)
+            outcome = NOT_COMMITTED if taken is None else ""
+        except TransactionFailed:
+            taken = None
+        except FencedByCluster:
+            if self.superseded:
+                raise _Rejoin(ErrorCode.UNKNOWN_MEMBER_ID) from None
+            taken = None
+        if outcome is not None:
+            for number in numbers:
+                self._member.log.committed(number, self.clock.now_ms(), outcome)
+        if taken is not None:
+            self._taken = taken
+            return
+        if self._rejoins is not None:
+            error, self._rejoins = self._rejoins, None
+            raise _Rejoin(error)
+        await self._begin_again()
+
+    async def _begin_again(self) -> None:
+        """From the committed offsets, with a reader of its own, in the same generation."""
+        former = self.assignment
+        self.give_up()
+        if former is not None:
+            self.assignment = self._member.log.assigned(
+                former.client,
+                former.member_id,
+                former.generation,
+                former.partitions,
+                self.clock.now_ms(),
+                static=former.static,
+            )
+            await self._resume(former.partitions)
+
+    async def _send_offsets(
+        self, identity: tuple[str, int, int], offsets: Mapping[int, int], numbers: list[int]
+    ) -> None:
+        """TxnOffsetCommit until it is answered; `numbers` receives the commits. Raises TransactionFailed, and
+        FencedByCluster."""
+        member, log = self._member, self._member.log
+        name, producer_id, epoch = identity
+        topics = tuple(
+            TxnOffsetCommitRequestTopic(
+                topic,
+                tuple(
+                    TxnOffsetCommitRequestPartition(each, offsets[member.partitions.index((topic, each))], "")
+                    for each in those
+                ),
+            )
+            for topic, those in self._by_topic(list(offsets)).items()
+        )
+        request = TxnOffsetCommitRequest(
+            name, GROUP, producer_id, epoch, topics, self._generation, self._id, self._instance
+        )
+        await self._link.found()
+        now_ms = self.clock.now_ms()
+        numbers += [
+            log.committing(member.number, self._id, self._generation, place, offset, now_ms)
+            for place, offset in offsets.items()
+        ]
+        while True:
+            answer = await self._link.ask_until_answered(
+                ApiKey.TXN_OFFSET_COMMIT, _TXN_COMMIT, request, REQUEST_TIMEOUT_MS
+            )
+            assert isinstance(answer, TxnOffsetCommitResponse)
+            errors = {ErrorCode(one.error_code) for topic in answer.topics for one in topic.partitions}
+            if errors == {ErrorCode.NONE}:
+                return
+            error = min(errors - {ErrorCode.NONE})
+            if error in _JOIN_ANEW:
+                self._rejoins = error
+                raise TransactionFailed(error.name)
+            if error in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED):
+                raise FencedByCluster(error.name)
+            if error in _ELSEWHERE:
+                self._link.forget()
+            await self.clock.sleep(BACKOFF_MS)
 
     def _is_due(self, place: int, consumer: SimulatedConsumer) -> bool:
         return consumer.positions[place] > self._sent.get(place, 0)
@@ -411,7 +511,10 @@ class SimulatedMember:
         session_ms: int,
         *,
         static: bool = False,
+        transforms: TransformSetup | None = None,
     ) -> None:
+        self.transforms = transforms
+        self.stages = Stages()
         self.number = number
         self.connect = connect
         self.world = world
@@ -451,6 +554,7 @@ class SimulatedMember:
             self._life.leaving = True
 
     def die(self) -> None:
+        self.stages.release()
         if self._life is not None and self.is_running:
             self._life.end()
 
@@ -475,6 +579,7 @@ class SimulatedMember:
         assert former is not None
         former.process.pause()
         former.superseded = True
+        self.stages.release()
         if former.assignment is not None:
             self.log.gave_up(former.assignment, self.world.now_ms())
         self._life = None

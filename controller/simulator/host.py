@@ -31,7 +31,7 @@ from controller.scenarios.faults import (
 from controller.scenarios.host import Observation, PartitionView, Snapshot, TopicSpec, Workload
 from controller.scenarios.language import ClusterSpec
 from controller.scenarios.records.history import History
-from controller.scenarios.records.workload import PartitionName, RecordWorkload
+from controller.scenarios.records.workload import PartitionName, RecordWorkload, TransactionStage
 from controller.simulator.administrator import DONE, STRAY_ISRS, Administrator, stray_isr_request
 from controller.simulator.broker_process import Paces, SimulatedBroker, World
 from controller.simulator.client import SimulatedClient
@@ -44,6 +44,7 @@ from controller.simulator.randomness import Streams
 from controller.simulator.record_clients import SimulatedRecordClients
 from controller.simulator.requests import BrokerConnection
 from controller.simulator.routes import Pipeline
+from controller.simulator.transactional_client import SimulatedWriter, Stages
 from controller.trace import EphemeralSeen, MetadataSeen, Noted, TraceEvent
 from controller.trace_records import OBSERVER, Recorder, TraceRecord
 from controller.zookeeper.memory.followers import Follower
@@ -366,6 +367,40 @@ class SimulatedHost:
             workload,
             partitions,
         )
+
+    def _stages(self, client: int) -> Stages:
+        stages = None if self._record_clients is None else self._record_clients.stages(client)
+        if stages is None:
+            raise HostFailure(
+                f"there is no transactional client {client}: expected the step produce before, and one of it"
+            )
+        return stages
+
+    async def hold_transaction(self, client: int, stage: TransactionStage, deadline_ms: float) -> bool:
+        stages = self._stages(client)
+        reached = stages.hold(stage)
+
+        def give_up() -> None:
+            if not reached.done:
+                reached.fail(TimeoutError())
+
+        timer = self.clock.call_later(deadline_ms, give_up)
+        try:
+            await reached
+        except TimeoutError:
+            stages.release()
+            return False
+        finally:
+            timer.cancel()
+        return True
+
+    def release_transaction(self, client: int) -> None:
+        self._stages(client).release()
+
+    @property
+    def writers(self) -> Mapping[int, SimulatedWriter]:
+        """The transactional producers, by number; none before records are produced."""
+        return {} if self._record_clients is None else self._record_clients.writers
 
     async def quiesce(self, deadline_ms: float, among: Collection[int] | None = None) -> None:
         """`among`: the brokers that the final reader knows; None: all."""

@@ -94,7 +94,7 @@ MOST_IN_A_BATCH = 50
 
 _PRODUCE_VERSION = 8
 _INIT_VERSION = 1
-_TRANSIENT = (
+TRANSIENT = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -106,7 +106,7 @@ _TRANSIENT = (
     ErrorCode.FENCED_LEADER_EPOCH,
     ErrorCode.UNKNOWN_LEADER_EPOCH,
 )
-_UNKNOWN_FATE = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+UNKNOWN_FATE = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 """Errors of requests that may have been written nevertheless."""
 
 
@@ -271,12 +271,12 @@ class SimulatedProducer:
 
     def _settle_one(self, batch: Batch, code: int, offset: int) -> None:
         # A refusal with an offset is of a leader that wrote it and then was demoted while it waited for followers.
-        batch.may_be_written |= code in _UNKNOWN_FATE or offset != NO_OFFSET
+        batch.may_be_written |= code in UNKNOWN_FATE or offset != NO_OFFSET
         if code == ErrorCode.NONE:
             self._end(batch, ACKNOWLEDGED, offset)
         elif code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self._end(batch, ACKNOWLEDGED)  # written before; where, the broker no longer knows
-        elif self.failure is None and (code in _TRANSIENT or self._may_come_later(batch, code)):
+        elif self.failure is None and (code in TRANSIENT or self._may_come_later(batch, code)):
             self._again(batch, code)
         else:
             self._end(batch, INDETERMINATE if batch.may_be_written else FAILED, error=ErrorCode(code).name)

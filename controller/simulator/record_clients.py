@@ -15,16 +15,19 @@ from controller.scenarios.records.history import (
     FinalRead,
     History,
     Reached,
+    SendLog,
     acknowledged_ends,
     history_of,
 )
-from controller.scenarios.records.workload import MEMBERS_MAX, PartitionName, RecordWorkload
+from controller.scenarios.records.workload import MEMBERS_MAX, PartitionName, RecordWorkload, TransactionWorkload
 from controller.simulator.consumer import SimulatedConsumer, offset_of
-from controller.simulator.group_members import Connect, SimulatedMember
+from controller.simulator.group_members import SimulatedMember
 from controller.simulator.network import Address
 from controller.simulator.producer import DELIVERY_TIMEOUT_MS, SimulatedProducer
 from controller.simulator.randomness import Streams
-from controller.simulator.routes import Routes
+from controller.simulator.routes import Connect, Pipeline, Routes
+from controller.simulator.transactional_client import SimulatedWriter, Stages, TransactionalLogs
+from controller.simulator.transformer import TransformSetup, committed_offsets, ended_transactions
 
 SETTLE_MS = 5_000.0
 """How long an end may stay before what was acknowledged: the high watermark follows when the followers have it."""
@@ -33,6 +36,8 @@ PATIENCE_MS = 20_000.0
 """How long a partition may give nothing before it counts as not readable."""
 
 _LOOK_MS = 50.0
+COMMITTED_READER, ALL_READER = 900, 901
+"""Readers of the partitions that are written in transactions, by isolation level."""
 
 
 @dataclass(slots=True)
@@ -75,7 +80,7 @@ async def _look(reader: SimulatedConsumer, routes: Routes, place: int, standing:
         start = await offset_of(routes, place, EARLIEST_TIMESTAMP)
         standing.start = -1 if start is None else start
     if reader.positions[place] >= standing.end:
-        end = await offset_of(routes, place, LATEST_TIMESTAMP)
+        end = await offset_of(routes, place, LATEST_TIMESTAMP, reader.isolation)
         standing.end = standing.end if end is None else end
     now_ms = routes.clock.now_ms()
     if standing.start < 0 or standing.end < 0 or reader.positions[place] < standing.end:
@@ -109,17 +114,25 @@ class SimulatedRecordClients:
         partitions: Sequence[PartitionName],
     ) -> None:
         self._clock = clock
+
+        def connect_final(address: Address) -> Pipeline:
+            return connect(process, clock, address, "final-reader")
+
+        self._connect = connect_final
         self._partitions = tuple(partitions)
 
-        def routes(name: str, known: Mapping[int, Address]) -> Routes:
+        def routes(name: str, known: Mapping[int, Address], those: Sequence[PartitionName]) -> Routes:
             return Routes(
                 lambda address: connect(process, clock, address, name),
                 clock,
                 streams.stream(f"records/{name}"),
                 known,
-                partitions,
+                those,
             )
 
+        places = workload.transactional_places(partitions)
+        self._plain = self._partitions[: len(partitions) - len(places)]
+        """Those that are not written in transactions; the plain clients know no others."""
         self._brokers = dict(brokers)
         self._new_routes = routes
         self._routes: list[Routes] = []
@@ -135,6 +148,12 @@ class SimulatedRecordClients:
         self._group = GroupLog()
         self._is_settled: bool | None = None
         self._group_end: GroupHistory | None = None
+        self._transactional_logs = TransactionalLogs()
+        self._transforms: TransformSetup | None = None
+        self.writers: dict[int, SimulatedWriter] = {}
+        self._committed_offsets: list[int] | None = None
+        if workload.transactions is not None:
+            self._begin_transactions(connect, streams, workload.transactions, places)
         self.members = {
             number: SimulatedMember(
                 number,
@@ -142,10 +161,11 @@ class SimulatedRecordClients:
                 clock,
                 streams,
                 brokers,
-                partitions,
+                self._plain,
                 self._group,
                 workload.group_session_ms,
                 static=workload.static_members,
+                transforms=self._transforms,
             )
             for number in range(MEMBERS_MAX if workload.members else 0)
         }
@@ -155,10 +175,29 @@ class SimulatedRecordClients:
             self.members[number].begin()
         for producer in self._producers:
             producer.begin()
+        for writer in self.writers.values():
+            writer.begin()
 
-    def _opened(self, name: str, among: Collection[int] | None = None) -> Routes:
+    def _begin_transactions(
+        self, connect: Connect, streams: Streams, workload: TransactionWorkload, places: Sequence[int]
+    ) -> None:
+        """The writers, and a reader of each isolation level."""
+        for name, number, committed in (("committed", COMMITTED_READER, True), ("uncommitted", ALL_READER, False)):
+            routes = self._opened(name, everything=True)
+            self._consumers.append(SimulatedConsumer(number, routes, dict.fromkeys(places, 0), committed=committed))
+        logs, known = self._transactional_logs, self._brokers
+        self.writers = {
+            number: SimulatedWriter(
+                number, connect, self._clock, streams, known, self._partitions, places, workload, logs
+            )
+            for number in range(workload.writers)
+        }
+        if workload.transform:
+            self._transforms = TransformSetup(workload, self._partitions, places, logs)
+
+    def _opened(self, name: str, among: Collection[int] | None = None, *, everything: bool = False) -> Routes:
         known = {node: address for node, address in self._brokers.items() if among is None or node in among}
-        routes = self._new_routes(name, known)
+        routes = self._new_routes(name, known, self._partitions if everything else self._plain)
         self._routes.append(routes)
         return routes
 
@@ -170,15 +209,21 @@ class SimulatedRecordClients:
         """
         for producer in self._producers:
             producer.stop()
+        for writer in self.writers.values():
+            writer.stop(among)
         give_up_ms = self._clock.now_ms() + 2 * DELIVERY_TIMEOUT_MS
-        while any(producer.log.open for producer in self._producers):
+        while any(producer.log.open for producer in self._producers) or not all(
+            writer.done for writer in self.writers.values()
+        ):
             if self._clock.now_ms() > give_up_ms:
                 raise HostFailure("a producer did not come to its end")
             await self._clock.sleep(_QUIESCE_POLL_MS)
+        await self._settle_group(self.acknowledged()[: len(self._plain)], among)
         ends = self.acknowledged()
-        await self._settle_group(ends, among)
-        routes = self._opened("final-reader", among)
-        self._final = SimulatedConsumer(FINAL, routes)
+        routes = self._opened("final-reader", among, everything=True)
+        if self._transforms is not None:
+            await self._end_transformers(routes, among)
+        self._final = SimulatedConsumer(FINAL, routes, committed=self._is_transactional)
         self._finals = await read_to_the_end(self._final, routes, ends, deadline_ms)
         self.close()
 
@@ -198,34 +243,68 @@ class SimulatedRecordClients:
         self._is_settled = settled
         self._group_end = self._group_history(ends)
 
+    @property
+    def _is_transactional(self) -> bool:
+        return bool(self._transactional_logs.logs)
+
+    async def _end_transformers(self, routes: Routes, among: Collection[int] | None) -> None:
+        """End what dead members left open in transactions, and fetch the group's offsets."""
+        assert self._transforms is not None
+        known = {node: address for node, address in self._brokers.items() if among is None or node in among}
+        for number in sorted(set(self.members) - set(self._live)):
+            await ended_transactions(f"transformer-{number}", self._transforms, routes, self._connect, known)
+        self._committed_offsets = await committed_offsets(routes, self._plain, self._connect, known)
+
     def _group_is_settled(self, ends: Sequence[int]) -> bool:
-        return group_at_rest(self._group, self._live, ends, self._partitions)
+        return group_at_rest(self._group, self._live, ends, self._plain)
 
     @property
     def _live(self) -> list[int]:
         return [number for number, member in self.members.items() if member.takes_part]
 
     def _group_history(self, ends: Sequence[int]) -> GroupHistory:
-        behind = group_behind(self._group, ends, self._partitions)
-        return self._group.history(self._live, self._is_settled, behind)
+        behind = group_behind(self._group, ends, self._plain)
+        return self._group.history(self._live, self._is_settled, behind, len(self._plain))
 
     def close(self) -> None:
         for member in self.members.values():
             member.end_former()
             member.die()
+        for writer in self.writers.values():
+            writer.close()
         for routes in self._routes:
             routes.close()
 
     def acknowledged(self) -> list[int]:
         """For each partition the offset after the last one that was acknowledged so far."""
-        return acknowledged_ends(len(self._partitions), [producer.log for producer in self._producers])
+        return acknowledged_ends(len(self._partitions), self._send_logs)
+
+    @property
+    def _send_logs(self) -> list[SendLog]:
+        return [*(producer.log for producer in self._producers), *self._transactional_logs.logs]
+
+    @property
+    def _transactional_failures(self) -> list[str]:
+        of_members = [] if self._transforms is None else self._transforms.producers
+        found = [one.failure for one in of_members if one.failure is not None]
+        return [*found, *(failure for writer in self.writers.values() for failure in writer.failures)]
+
+    def stages(self, client: int) -> Stages | None:
+        """Where a transactional client is to stop; None if there is none of that number."""
+        if self._transforms is not None:
+            return self.members[client].stages if client in self.members else None
+        return self.writers[client].stages if client in self.writers else None
 
     def history(self) -> History:
         read_by_group = [reader for member in self.members.values() for reader in member.readers]
         consumers = [*self._consumers, *read_by_group, *([] if self._final is None else [self._final])]
         reads = [consumer.log for consumer in consumers]
         found = [*(each.failure for each in self._producers), *(each.failure for each in consumers)]
-        failures = [failure for failure in found if failure is not None]
-        sends = [producer.log for producer in self._producers]
-        group = self._group_end or (self._group.history(self._live) if self.members else None)
-        return history_of(self._partitions, sends, reads, self._finals, failures, group)
+        failures = [*(failure for failure in found if failure is not None), *self._transactional_failures]
+        group = self._group_end or self._group_so_far()
+        return history_of(
+            self._partitions, self._send_logs, reads, self._finals, failures, group, self._committed_offsets
+        )
+
+    def _group_so_far(self) -> GroupHistory | None:
+        return self._group.history(self._live, partitions=len(self._plain)) if self.members else None

@@ -16,6 +16,7 @@ from controller.core.channels import PeerError, PeerTimedOut, PeerUnreachable
 from controller.machine.process import Process, ProcessClock
 from controller.protocol import (
     ApiKey,
+    ErrorCode,
     MalformedFrame,
     MetadataRequest,
     MetadataRequestTopic,
@@ -25,6 +26,7 @@ from controller.protocol import (
     request_header,
     response_body,
 )
+from controller.protocol.client import FindCoordinatorRequest, FindCoordinatorResponse
 from controller.protocol.schema import RequestValue, ResponseValue
 from controller.scenarios.records.workload import PartitionName
 from controller.simulator.network import Address, Network
@@ -35,6 +37,11 @@ BACKOFF_MS = 50.0
 NOBODY = -1
 
 _METADATA_VERSION = 9
+_FIND_VERSION = 3
+FIND_TIMEOUT_MS = 2_000.0
+
+Connect = Callable[["Process", "ProcessClock", "Address", str], "Pipeline"]
+"""A connection of a process, by that process's clock, signed with a client's name."""
 
 
 class Routes:
@@ -165,6 +172,87 @@ class Routes:
                 if place is not None:
                     leaders[place] = partition.leader_id if partition.leader_id in live else NOBODY
         return leaders
+
+
+class CoordinatorLink:
+    """The connection to the coordinator of a group or of a transactional id, which is looked for as often as needed.
+
+    It serves requests of this client alone: a JoinGroup holds up what comes after it.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        key_type: int,
+        routes: Routes,
+        connect: Callable[[Address], Pipeline],
+        brokers: Mapping[int, Address],
+    ) -> None:
+        self.asked_ms = 0.0
+        """When the last request was sent."""
+        self._request = FindCoordinatorRequest(key, key_type)
+        self._routes = routes
+        self._clock = routes.clock
+        self._connect = connect
+        self._brokers = dict(brokers)
+        self._coordinator: int | None = None
+        self._pipeline: Pipeline | None = None
+
+    def forget(self) -> None:
+        """It does not coordinate any more, it seems."""
+        self._coordinator = None
+
+    def keep_to(self, among: Collection[int]) -> None:
+        """Ask no other brokers from now on."""
+        self._brokers = {node: address for node, address in self._brokers.items() if node in among}
+        if self._coordinator not in among:
+            self._coordinator = None
+            if self._pipeline is not None:
+                self._pipeline.close()
+
+    async def found(self) -> None:
+        """Return once a coordinator is known."""
+        while self._coordinator is None:
+            await self._find()
+
+    async def ask(self, key: ApiKey, version: int, request: RequestValue, timeout_ms: float) -> ResponseValue:
+        """Raises PeerError; the coordinator is then looked for again."""
+        while self._coordinator is None:
+            await self._find()
+        if self._pipeline is None or self._pipeline.broken is not None:
+            self._pipeline = self._connect(self._brokers[self._coordinator])
+        self.asked_ms = self._clock.now_ms()
+        try:
+            body = await self._pipeline.ask(key, version, encode_request_body(key, version, request), timeout_ms)
+        except PeerError:
+            self._coordinator = None
+            raise
+        return decode_response_body(key, version, body)
+
+    async def ask_until_answered(
+        self, key: ApiKey, version: int, request: RequestValue, timeout_ms: float
+    ) -> ResponseValue:
+        while True:
+            try:
+                return await self.ask(key, version, request, timeout_ms)
+            except PeerError:
+                await self._clock.sleep(BACKOFF_MS)
+
+    async def _find(self) -> None:
+        try:
+            answer = await self._routes.ask(
+                self._routes.anybody(), ApiKey.FIND_COORDINATOR, _FIND_VERSION, self._request, FIND_TIMEOUT_MS
+            )
+        except PeerError:
+            await self._clock.sleep(BACKOFF_MS)
+            return
+        assert isinstance(answer, FindCoordinatorResponse)
+        if answer.error_code == ErrorCode.NONE and answer.node_id in self._brokers:
+            if self._pipeline is not None:
+                self._pipeline.close()
+            self._coordinator, self._pipeline = answer.node_id, None
+        else:
+            await self._clock.sleep(BACKOFF_MS)
 
 
 def keep_going(task: Coro[None]) -> None:

@@ -17,7 +17,6 @@ from controller.protocol.codec import ApiKey
 from controller.protocol.errors import UnencodableValue
 from controller.protocol.framing import Part, joined
 from controller.simulator.network import Frame, Socket
-from controller.storage import StorageError
 
 
 class Receiver(Protocol):
@@ -91,7 +90,7 @@ class _Served:
     def _send(self, parts: Sequence[Part] | None) -> None:
         try:
             frame = None if parts is None else joined(parts)
-        except (UnencodableValue, OSError, StorageError):  # the file of a range was truncated or lost meanwhile
+        except UnencodableValue:  # the file of a range was truncated meanwhile: its response cannot be sent
             frame = None
         if frame is None:
             self._socket.close()

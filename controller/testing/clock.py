@@ -31,9 +31,7 @@ class ShiftedClock(RealClock):
     """The clock of a `ClusterThread`."""
 
     def __init__(self, network: ClusterThread) -> None:
-        loop = network.loop
-        assert isinstance(loop, ShiftedLoop)
-        self._shifted = loop
+        self._shifted = loop = network.shifted_loop
         super().__init__(network, lambda: loop.time() * 1_000.0)
 
     def wall_ms(self) -> int:
@@ -56,7 +54,8 @@ class ClusterThread(NetworkThread):
     clock: ShiftedClock
 
     def __init__(self, name: str) -> None:
-        super().__init__(name, ShiftedLoop)
+        self.shifted_loop = ShiftedLoop()
+        super().__init__(name, self.shifted_loop)
         self.clock = ShiftedClock(self)
 
 

@@ -170,8 +170,8 @@ def final(
     monkeypatch: pytest.MonkeyPatch, gives: list[int], ends: list[int | None], expected: list[int], deadline_ms: float
 ) -> tuple[list[FinalRead], Now]:
     now = Now(step_ms=0.0)
-    monkeypatch.setattr(record_clients, "_Reader", lambda *_: ScriptedReader(now, gives, ends))
-    monkeypatch.setattr(record_clients, "_asker", lambda _bootstrap: ScriptedReader(now, gives, ends))
+    monkeypatch.setattr(record_clients, "_Reader", lambda *_, committed: ScriptedReader(now, gives, ends))
+    monkeypatch.setattr(record_clients, "_asker", lambda _bootstrap, committed: ScriptedReader(now, gives, ends))
     return FinalReader("nowhere:1", PARTITIONS, expected, now).read(deadline_ms), now
 
 

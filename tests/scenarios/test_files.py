@@ -133,16 +133,15 @@ def records(more: str = "", expect: str = "") -> str:
 
 
 def test_records_are_asked_for_with_parameters_too() -> None:
-    section = parse_scenario(records("rate_per_s = 5\nidempotent = false"), "s", {"acks": "1"}).workload.records
-    assert section is not None
+    section = parse_scenario(records("rate_per_s = 5\nidempotent = false"), "s", {"acks": "1"}).workload
     workload = workload_of(section, "real")
+    assert workload is not None
     assert (workload.acks, workload.rate_per_s, workload.idempotent) == (1, 5.0, False)
 
 
 def test_loss_is_expected_of_no_one_who_waits_for_all() -> None:
-    section = parse_scenario(records(), "s").workload.records
-    assert section is not None
-    workload = workload_of(section, "simulated")
+    workload = workload_of(parse_scenario(records(), "s").workload, "simulated")
+    assert workload is not None
     assert expected_loss(None, workload) == "none"
     assert expected_loss("some", workload) == "some"
     assert expected_loss(None, replace(workload, acks=1)) == "any"

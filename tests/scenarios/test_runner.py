@@ -27,7 +27,7 @@ from controller.scenarios.files import parse_scenario
 from controller.scenarios.host import Observation, PartitionView, Snapshot, TopicSpec, Workload
 from controller.scenarios.language import ClusterSpec
 from controller.scenarios.records.history import History, history_of
-from controller.scenarios.records.workload import PartitionName, RecordWorkload
+from controller.scenarios.records.workload import PartitionName, RecordWorkload, TransactionStage
 from controller.scenarios.runner import Outcome, run_steps
 from controller.trace import FaultInjected, MetadataSeen, StepEnded, StepStarted, TraceEvent
 from controller.trace_records import TraceRecord
@@ -58,6 +58,13 @@ class ScriptedHost:
     async def start(self, node: int) -> None:
         self.alive[node] = True
         self.calls.append(f"start {node}")
+
+    async def hold_transaction(self, client: int, stage: TransactionStage, deadline_ms: float) -> bool:
+        self.calls.append(f"hold {client} {stage.value}")
+        return client == 0
+
+    def release_transaction(self, client: int) -> None:
+        self.calls.append(f"release {client}")
 
     async def resume(self, node: int) -> None:
         self.calls.append(f"resume {node}")

@@ -28,8 +28,11 @@ OWN_WORLD = "a world of one's own"
 
 
 def scenarios() -> Iterator[tuple[str, Scenario]]:
-    """All there are; `acks-1-loss` alone with clients of records, which are what it is about."""
+    """All there are, of those with transactions one; `acks-1-loss` alone with clients of records, which are what it is
+    about."""
     for name in sorted(built_in()):
+        if "[workload.transactions]" in built_in()[name] and name != "exactly-once":
+            continue
         parameters = load_scenario(name).parameters
         yield name, load_scenario(name, {"records": "false"} if "records" in parameters else {})
     for name in sorted(FAULTS):

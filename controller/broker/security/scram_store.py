@@ -9,11 +9,10 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import msgspec
 
-from controller.broker.quotas.rules import sanitised
 from controller.broker.request_context import SLICE, Steps, on_broker_thread
 from controller.broker.security.scram import (
     LEAST_ITERATIONS,
@@ -58,7 +57,8 @@ def is_user_name(user: str) -> bool:
 
 
 def user_path(user: str) -> str:
-    return paths.child(paths.CONFIG_USERS, sanitised(user))
+    """Kafka's Sanitizer: the name as in a URL."""
+    return paths.child(paths.CONFIG_USERS, quote(user, safe="").replace("*", "%2A"))
 
 
 class CredentialRefused(Exception):

@@ -26,6 +26,8 @@ from controller.scenarios.records.history import History, Ints
 from controller.scenarios.records.workload import PartitionName
 
 Partitions = Sequence[PartitionName]
+NOT_COMMITTED = "TRANSACTION_ABORTED"
+"""The error of a commit whose transaction was aborted: no answer of Kafka's."""
 
 
 def _name(partitions: Partitions, place: int) -> str:
@@ -154,6 +156,7 @@ REFUSED = frozenset(
         "FENCED_INSTANCE_ID",
         "COORDINATOR_LOAD_IN_PROGRESS",
         "INVALID_GROUP_ID",
+        NOT_COMMITTED,
     }
 )
 """Refusals that the coordinator decides before it writes."""
@@ -236,7 +239,7 @@ def _finding(rule: GroupRule, held: str) -> Callable[[History], Finding]:
     def check(history: History) -> Finding:
         group = history.group
         assert group is not None
-        found = list(rule(group, history.partitions))
+        found = list(rule(group, history.partitions[: group.partitions]))
         if found:
             return Finding(False, f"{len(found)}: {found[0]}" if len(found) > 1 else found[0])
         if not group.assignments:
@@ -252,7 +255,7 @@ def members_assigned(history: History) -> Finding:
     assert group is not None
     if group.settled is None:
         return Finding(None, "the group was not waited for")
-    found = next(unassigned(group, history.partitions), None)
+    found = next(unassigned(group, history.partitions[: group.partitions]), None)
     if not group.settled:
         return Finding(False, f"the group did not come to rest: {found or group.detail}")
     if found is not None:

@@ -82,6 +82,8 @@ class GroupHistory:
     live: tuple[int, ...] = ()
     settled: bool | None = None
     detail: str = ""
+    partitions: int | None = None
+    """How many partitions the group reads, from the history's first on; None: all."""
 
 
 @dataclass(slots=True)
@@ -143,7 +145,13 @@ class GroupLog:
             default=NOTHING_COMMITTED,
         )
 
-    def history(self, live: Sequence[int] = (), settled: bool | None = None, detail: str = "") -> GroupHistory:
+    def history(
+        self,
+        live: Sequence[int] = (),
+        settled: bool | None = None,
+        detail: str = "",
+        partitions: int | None = None,
+    ) -> GroupHistory:
         return GroupHistory(
             tuple(replace(one, until_ms=self._until_ms.get(one.reader)) for one in self._assignments),
             tuple(self._commits),
@@ -152,4 +160,5 @@ class GroupLog:
             tuple(live),
             settled,
             detail,
+            partitions,
         )

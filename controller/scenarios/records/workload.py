@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import StrEnum
 
 ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
 
 MEMBERS_MAX = 8
 """The clients of a group are numbered below this; a step may start those that the workload does not begin with."""
 
+TRANSACTIONAL_MAX = 64
+
 PartitionName = tuple[str, int]
 """Topic and number."""
+
+
+class TransactionStage(StrEnum):
+    """The steps of a transaction, as its client sees them."""
+
+    INITIALISED = "initialised"
+    """It has begun, and nothing of it was sent."""
+    PARTITIONS_ADDED = "partitions-added"
+    """The coordinator knows its partitions, and no record was sent."""
+    SENT = "sent"
+    """Its records are acknowledged, and its end was not asked for."""
+    ENDING = "ending"
+    """EndTxn is sent, and not answered. The client does not stop here."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionWorkload:
+    """Transactional clients. `writers` share `rate_per_s` transactions of up to `partitions` partitions with `records`
+    each; every `abort_every`-th of a writer's is aborted by it (0: none). `transform`: the members of the run's group
+    consume, and write what they consumed, in transactions that commit their offsets. A transaction that is open for
+    longer than `timeout_ms` is aborted by its coordinator."""
+
+    topics: str
+    """The prefix of the names of the topics that they write to."""
+    writers: int = 2
+    rate_per_s: float = 10.0
+    partitions: int = 3
+    records: int = 2
+    abort_every: int = 5
+    timeout_ms: int = 10_000
+    transform: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +69,28 @@ class RecordWorkload:
     group_session_ms: int = 6_000
     static_members: bool = False
     """Whether each client has a group.instance.id: it may come back under another member id without a rebalance."""
+    transactions: TransactionWorkload | None = None
+
+    @property
+    def writes(self) -> bool:
+        """Whether anything is written."""
+        return self.rate_per_s > 0 or self.transactions is not None
+
+    def partitions_of(self, all_partitions: Sequence[PartitionName]) -> list[PartitionName]:
+        """Those that its clients write to: first those of records outside of transactions."""
+        wanted = self.transactions
+        transactional = [one for one in all_partitions if wanted is not None and one[0].startswith(wanted.topics)]
+        plain = [
+            one
+            for one in all_partitions
+            if self.producers and one[0].startswith(self.topics) and one not in transactional
+        ]
+        return [*plain, *transactional]
+
+    def transactional_places(self, partitions: Sequence[PartitionName]) -> list[int]:
+        """The places of the partitions that transactional clients write to. They come after all others."""
+        wanted = self.transactions
+        return [place for place, (topic, _) in enumerate(partitions) if wanted and topic.startswith(wanted.topics)]
 
     @property
     def keeps_order(self) -> bool:
@@ -52,7 +108,7 @@ class RecordWorkload:
 _OF_ALL = frozenset(
     {
         *("topics", "rate_per_s", "producers", "consumers", "keys", "record_bytes", "acks", "idempotent", "in_flight"),
-        *("members", "group_session_ms", "static_members"),
+        *("members", "group_session_ms", "static_members", "transactions"),
     }
 )
 HONOURED: Mapping[str, frozenset[str]] = {"real": _OF_ALL, "simulated": _OF_ALL}
