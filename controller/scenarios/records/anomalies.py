@@ -37,9 +37,8 @@ def inconsistent_offsets(audit: DeliveryAudit, *, acknowledged: bool = True) -> 
     sends, reads = audit.history.sends, audit.history.reads
     if not len(reads):
         return _NONE
-    rows = np.arange(len(reads))
     ever_read = np.zeros(len(sends), np.bool_)
-    of = audit.sends_named(rows)
+    of = audit.send_of_reads
     ever_read[of[of >= 0]] = True
     stated = np.flatnonzero((sends.outcome == ACKNOWLEDGED) & (sends.offset >= 0) & ever_read & acknowledged)
     places = np.concatenate(
@@ -82,8 +81,7 @@ def sent_backwards(audit: DeliveryAudit) -> Ints:
 def aborted_reads(audit: DeliveryAudit) -> Ints:
     """G1a. Reads of a record whose send had failed for certain, by any reader; and reads of records of aborted
     transactions by readers of committed records."""
-    rows = np.arange(len(audit.history.reads))
-    send = audit.sends_named(rows)
+    rows, send = np.arange(len(audit.history.reads)), audit.send_of_reads
     known = send >= 0
     wrong = known.copy()
     wrong[known] = (audit.history.sends.outcome[send[known]] == FAILED) | (
@@ -99,7 +97,7 @@ def intermediate_reads(audit: DeliveryAudit) -> Ints:
     if history.transactions is None:
         return _NONE
     rows = np.flatnonzero(audit.by_committed)
-    send = audit.sends_named(rows)
+    send = audit.send_of_reads[rows]
     rows, send = rows[send >= 0], send[send >= 0]
     within = (history.sends.transaction[send] != NO_TRANSACTION) & ~audit.aborted[send]
     rows, send = rows[within], send[within]
@@ -113,7 +111,7 @@ def committed_transactions(audit: DeliveryAudit) -> Flags:
     transactions = audit.history.transactions
     assert transactions is not None
     committed: Flags = transactions.transactions.outcome == COMMITTED
-    send = audit.sends_named(np.flatnonzero(audit.by_committed))
+    send = audit.send_of_reads[audit.by_committed]
     seen = audit.history.sends.transaction[send[send >= 0]]
     committed[seen[seen != NO_TRANSACTION]] = True
     return committed
@@ -134,7 +132,7 @@ def read_cycle(audit: DeliveryAudit) -> list[int]:
     if history.transactions is None:
         return []
     rows = np.flatnonzero(audit.by_committed & (history.reads.transaction != NO_TRANSACTION))
-    send = audit.sends_named(rows)
+    send = audit.send_of_reads[rows]
     rows, send = rows[send >= 0], send[send >= 0]
     edges = np.stack([history.sends.transaction[send], history.reads.transaction[rows]], axis=1)
     return _cycle(edges[_among_committed(audit, edges)], len(history.transactions.transactions))
@@ -152,7 +150,7 @@ def _write_edges(audit: DeliveryAudit) -> Ints:
     history = audit.history
     reads, sends = history.reads, history.sends
     rows = np.arange(len(reads))
-    send = audit.sends_named(rows)
+    send = audit.send_of_reads[rows]
     rows, send = rows[send >= 0], send[send >= 0]
     stated = np.flatnonzero((sends.outcome == ACKNOWLEDGED) & (sends.offset >= 0))
     places = np.concatenate(

@@ -8,6 +8,8 @@ transactions a reader of committed records sees those of committed transactions 
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -68,6 +70,30 @@ class DeliveryAudit:
     def final_is_committed(self) -> bool:
         transactions = self.history.transactions
         return transactions is not None and FINAL in transactions.committed_readers
+
+    @cached_property
+    def send_of_reads(self) -> Ints:
+        """By read, of any reader, its send (-1: there is none)."""
+        return self.sends_named(np.arange(len(self.history.reads)))
+
+    @cached_property
+    def successive(self) -> tuple[Ints, Ints, Flags]:
+        """The reads by reader and partition, each reader's in its order; what offset the one before it is at (for the
+        first one, its own less 1; of the final read the partition's beginning less 1); which are a reader's first."""
+        reads = self.history.reads
+        order = np.lexsort((reads.partition, reads.reader))  # stable: each reader's rows in a partition stay in order
+        reader, partition, offset = reads.reader[order], reads.partition[order], reads.offset[order]
+        begins = np.ones(len(order), np.bool_)
+        begins[1:] = (np.diff(reader) != 0) | (np.diff(partition) != 0)
+        before = np.empty(len(order), np.int64)
+        before[1:] = offset[:-1]
+        before[begins] = np.where(reader == FINAL, self.start[partition], offset)[begins] - 1
+        return order, before, begins
+
+    @cached_property
+    def after_gaps(self) -> Ints:
+        """See `after_a_gap`."""
+        return _after_gaps(self)
 
     def sends_named(self, rows: Ints) -> Ints:
         """The send that each of those reads says it came from; -1 where there is none."""
@@ -196,51 +222,42 @@ def beyond_high_watermark(audit: DeliveryAudit) -> Ints:
     return np.flatnonzero((reads.high_watermark >= 0) & (reads.offset >= reads.high_watermark))
 
 
-def _successive(audit: DeliveryAudit) -> tuple[Ints, Ints, Flags]:
-    """The reads by reader and partition, each reader's in its order; what offset the one before it is at (for the
-    first one, its own less 1; of the final read the partition's beginning less 1); which ones are a reader's first."""
-    reads = audit.history.reads
-    order = np.lexsort((reads.partition, reads.reader))  # stable: each reader's rows in a partition stay in order
-    reader, partition, offset = reads.reader[order], reads.partition[order], reads.offset[order]
-    begins = np.ones(len(order), np.bool_)
-    begins[1:] = (np.diff(reader) != 0) | (np.diff(partition) != 0)
-    before = np.empty(len(order), np.int64)
-    before[1:] = offset[:-1]
-    before[begins] = np.where(reader == FINAL, audit.start[partition], offset)[begins] - 1
-    return order, before, begins
-
-
 def after_a_gap(audit: DeliveryAudit) -> Ints:
     """Reads whose reader had passed over an offset of the partition just before; for the final read, from the
     partition's beginning. Nothing but records of the workload takes an offset, so none may be missing. In a history
     with transactions markers take offsets, and only records count that another reader read (of committed records, for
     a reader of those): Jepsen's "poll-skip"."""
+    return audit.after_gaps
+
+
+def _after_gaps(audit: DeliveryAudit) -> Ints:
     reads = audit.history.reads
     if not len(reads):
         return np.empty(0, np.int64)
-    order, before, _ = _successive(audit)
+    order, before, _ = audit.successive
     offset, place = reads.offset[order], reads.partition[order] * _OFFSETS
     if audit.history.transactions is None:
         return np.sort(order[offset > before + 1])
     skipped = np.zeros(len(order), np.bool_)
     places = reads.partition * _OFFSETS + reads.offset
     for committed in (False, True):
-        known = np.unique(places[audit.by_committed] if committed else places)
-        mine = (audit.by_committed[order] == committed) & (offset > before + 1)
-        between = np.searchsorted(known, (place + offset)[mine]) - np.searchsorted(known, (place + before)[mine] + 1)
-        skipped[mine] = between > 0
+        mine = np.flatnonzero((audit.by_committed[order] == committed) & (offset > before + 1))
+        if len(mine):
+            known = np.unique(places[audit.by_committed] if committed else places)
+            first, last = (place + before)[mine] + 1, (place + offset)[mine]
+            skipped[mine] = np.searchsorted(known, last) > np.searchsorted(known, first)
     return np.sort(order[skipped])
 
 
 def backwards(audit: DeliveryAudit) -> Ints:
     """Reads at or before the offset that their reader had read of the partition just before."""
-    order, before, begins = _successive(audit)
+    order, before, begins = audit.successive
     return np.sort(order[(audit.history.reads.offset[order] <= before) & ~begins])
 
 
 def before_in_reader(audit: DeliveryAudit, rows: Ints) -> Ints:
     """For each of those reads the same reader's read of the partition just before; -1: it is its first."""
-    order, _, begins = _successive(audit)
+    order, _, begins = audit.successive
     previous = np.full(len(order), -1, np.int64)
     previous[order[1:]] = np.where(begins[1:], -1, order[:-1])
     return previous[rows]

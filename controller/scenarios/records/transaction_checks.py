@@ -57,8 +57,7 @@ def fenced(audit: DeliveryAudit) -> Ints:
     asked for after the record's own was answered, had its producer id."""
     history, transactions = audit.history, _transactions(audit)
     fenced_at_ms = _fenced_at_ms(transactions)
-    rows = np.arange(len(history.reads))
-    send = audit.sends_named(rows)
+    rows, send = np.arange(len(history.reads)), audit.send_of_reads
     rows, send = rows[send >= 0], send[send >= 0]
     within = history.sends.transaction[send] != NO_TRANSACTION
     rows, send = rows[within], send[within]
@@ -139,6 +138,8 @@ def never_consumed(audit: DeliveryAudit) -> Ints:
     rows = transactions.offsets
     known = committed_transactions(audit)[rows.transaction]
     np.maximum.at(ends, rows.partition[known], rows.offset[known])
+    if not ends.any():
+        return _NONE
     maybe = np.append(~_absent(audit), False)
     consumed = maybe[reads.transaction]
     seen = np.unique(reads.partition[consumed] * _OFFSETS + reads.offset[consumed])

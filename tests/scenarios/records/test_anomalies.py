@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from controller.scenarios.records.checks import NO_LOSS, check_records
 from controller.scenarios.records.history import History
 from tests.scenarios.records.histories import evidence
-from tests.scenarios.records.transaction_model import MUTATIONS, Model, correct
+from tests.scenarios.records.large_history import large_history
+from tests.scenarios.records.transaction_model import MUTATIONS, Model, consume_each_other, correct
 
 SEEDS = st.integers(0, 2**32)
 
@@ -39,3 +40,13 @@ def test_a_planted_anomaly_is_reported(plant: Callable[[Model], bool], seed: int
     found = violated(model.history())
     expected = MUTATIONS[plant]
     assert expected in found or f"int-{expected}" in found
+
+
+def test_a_large_history_has_no_anomaly_but_writes_that_interleave() -> None:
+    assert violated(large_history(20_000)) == {}
+
+
+def test_cycles_are_found_and_named() -> None:
+    """The consuming transactions of a correct log wrote what each other consumed."""
+    model = next(model for seed in range(50) if consume_each_other(model := correct(seed, 150)))
+    assert violated(model.history())["G1c"].count("of b (producer 2") == 2
