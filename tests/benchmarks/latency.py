@@ -15,7 +15,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +97,22 @@ class WorkloadFigures(msgspec.Struct, frozen=True):
 
 
 def run_workload(
-    bootstrap: str, workload: Workload, arguments: argparse.Namespace, seen: Observations | None, seed: int
+    bootstrap: str,
+    workload: Workload,
+    arguments: argparse.Namespace,
+    seen: Observations | None,
+    seed: int,
+    *,
+    consume: Mapping[str, Any] | None = None,
+    produce: Mapping[str, Any] | None = None,
+    admin: str | None = None,
+    producing: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> WorkloadFigures:
-    """Create the topics, run the clients, and join their stamps with the proxies'."""
+    """Create the topics, run the clients, and join their stamps with the proxies'. `consume` and `produce`: words for
+    the clients in place of the usual ones. `admin`: where topics are created, if elsewhere. `producing`:
+    a context manager around the time of producing."""
     topics = topics_of(workload)
-    followers = _make_topics(bootstrap, topics)
+    followers = _make_topics(admin or bootstrap, topics)
     expected = min(workload.max_messages, int(workload.target_messages_per_sec * arguments.seconds))
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "received.npy"
@@ -108,16 +120,20 @@ def run_workload(
         consumer = _worker(
             "consume",
             {"servers": bootstrap, "topics": counts, "expected": expected, "output": str(output), "first_s": 60.0}
-            | {"patience_s": 5.0, "config": workload.common_client_conf | workload.consumer_conf},
+            | {"patience_s": 5.0, "config": workload.common_client_conf | workload.consumer_conf}
+            | dict(consume or {}),
         )
         _await_ready(consumer)
         producer = _worker(
             "produce",
             {"servers": bootstrap, "workload": msgspec.json.encode(workload).decode(), "seed": seed}
             | {"seconds": arguments.seconds, "arrivals": arguments.arrivals}
-            | {"config": workload.common_client_conf | workload.producer_conf},
+            | {"config": workload.common_client_conf | workload.producer_conf}
+            | dict(produce or {}),
         )
-        produced, consumed = _answer(producer), _answer(consumer)
+        with producing():
+            produced = _answer(producer)
+        consumed = _answer(consumer)
         rows = np.load(output)
     places = [(topic, index) for topic, count in counts.items() for index in range(count)]
     parts = None if seen is None else _joined(rows, places, seen, followers)
@@ -218,12 +234,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--own-stamps", action="store_true", help="brokers in this process; each part has two stamps of its own"
     )
     parser.add_argument("--kill-leader", action="store_true", help="kill a leader halfway (with --own-stamps)")
+    parser.add_argument(
+        "--experiment", metavar="E8,...", help="run experiments on brokers of this machine: E8 to E13, or all"
+    )
     parser.add_argument("--no-proxy", action="store_true", help="end-to-end latency and throughput alone, no proxies")
     parser.add_argument("--calibrate", choices=("camerlengo", "kafka"), help="measure a broker's service times instead")
     parser.add_argument(
         "--model",
         metavar="E1,...",
-        help="run the published experiments on the queueing model instead: E1 to E7, or all",
+        help="run the published experiments on the queueing model instead: E1 to E9, E12, E13, or all",
     )
     parser.add_argument(
         "--times",
@@ -256,6 +275,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _model(arguments, load)
     if arguments.calibrate is not None:
         return _calibrate(arguments, load)
+    if arguments.experiment is not None:
+        return _experiments(arguments, load)
     if arguments.quick:
         arguments.seconds, arguments.brokers = 1.0, 1
     arguments.seconds = arguments.seconds or 10.0
@@ -270,6 +291,16 @@ def run(arguments: argparse.Namespace) -> int:
     found = _measured(arguments, workload)
     figures = summary(found) | {"circumstances": circumstances(load)}
     show(arguments, figures, _text(figures))
+    return 0
+
+
+def _experiments(arguments: argparse.Namespace, load: float) -> int:
+    from tests.benchmarks.latency_experiments import measured
+    from tests.benchmarks.latency_model import text_of
+
+    found = measured(arguments)
+    where = circumstances(load)
+    show(arguments, found | {"circumstances": where}, f"{text_of(found)}\n{where}")
     return 0
 
 

@@ -8,11 +8,13 @@ the processes of a machine) and its number.
 
 from __future__ import annotations
 
+import itertools
 import json
+import socket
 import struct
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from controller.labs.latency.workload import due_times, read_workload, topics_of
+from tests.benchmarks.latency_beside import RECORD
 
 STAMP = struct.Struct(">qq")
 READY = "assigned"
@@ -35,6 +38,10 @@ def produce(given: Mapping[str, Any]) -> dict[str, Any]:
     statistics: list[dict[str, Any]] = []
     config = given["config"] | {"stats_cb": lambda text: statistics.append(_digest(json.loads(text)))}
     producer = Producer(config | {"bootstrap.servers": given["servers"], "statistics.interval.ms": 1_000})
+    plain = {"bootstrap.servers": given["servers"]} | given["config"]
+    producers = [producer, *(Producer(plain) for _ in range(given.get("producers", 1) - 1))]
+    """They send in turn."""
+    collected = _collected(given["collector"], given["producers"]) if "collector" in given else None
     random = Random(given["seed"])
     targets = [(name, number) for name, one in topics_of(workload).items() for number in range(one.num_partitions)]
     keys, values = workload.key_generator, workload.value_generator
@@ -50,9 +57,10 @@ def produce(given: Mapping[str, Any]) -> dict[str, Any]:
     late_s, sent, last_due_s = 0.0, 0, 0.0
     dues = due_times(workload.target_messages_per_sec, given["arrivals"], random)
     until_s = given["seconds"]
+    turn = itertools.cycle(producers)
     while (due_s := next(dues)) < until_s and sent < workload.max_messages:
         if flushes and due_s != last_due_s:
-            producer.flush(_FLUSH_S)
+            _flush(producers)
         last_due_s = due_s
         while (left_s := start_s + due_s - time.monotonic()) > 0:
             producer.poll(0)
@@ -60,20 +68,34 @@ def produce(given: Mapping[str, Any]) -> dict[str, Any]:
         late_s = max(late_s, -left_s)
         topic, partition = targets[sent % len(targets)]
         value = STAMP.pack(int((start_s + due_s) * 1e9), sent) + bodies[sent % len(bodies)]
-        while True:
+        while collected is None:
+            one = next(turn)
             try:
-                producer.produce(topic, value, keys.payload(sent, random), partition, on_delivery=delivered)
+                one.produce(topic, value, keys.payload(sent, random), partition, on_delivery=delivered)
                 break
             except BufferError:
-                producer.poll(0.01)
+                one.poll(0.01)
+        if collected is not None:
+            next(collected).sendall(RECORD.pack(partition, len(value)) + value)
         sent += 1
         if sent % 100 == 0:
-            producer.poll(0)
-    unsent = producer.flush(_FLUSH_S)
+            for one in producers:
+                one.poll(0)
+    unsent = _flush(producers)
     seconds = time.monotonic() - start_s
     return {"sent": sent, "unsent": unsent, "errors": errors[:5], "seconds": seconds, "late_ms": late_s * 1e3} | {
         "statistics": statistics[1:]
     }
+
+
+def _flush(producers: Sequence[Any]) -> int:
+    """Return how many records were not sent."""
+    return sum(one.flush(_FLUSH_S) for one in producers)
+
+
+def _collected(port: int, connections: int) -> Iterator[socket.socket]:
+    """Connections to the collector, in turn, for producers that are too small to have their own."""
+    return itertools.cycle([socket.create_connection(("127.0.0.1", port), 10.0) for _ in range(connections)])
 
 
 def _digest(text: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,12 +122,21 @@ def consume(given: Mapping[str, Any]) -> dict[str, Any]:
     poll, now_ns, unpack = consumer.poll, time.monotonic_ns, STAMP.unpack_from
     quiet_s = time.monotonic() + given["first_s"]
     size_bytes = 0
+    slow_from_s, slow_s, a_record_s = given.get("slow", (0.0, 0.0, 0.0))
+    ignored_bytes = given.get("ignore_bytes", -1)
+    """The size of records that another producer sends, without stamps."""
+    first_s = 0.0
     while time.monotonic() < quiet_s and len(rows) < given["expected"]:
         message = poll(0.1)
         if message is None or message.error() is not None:
             continue
         at_ns = now_ns()
+        first_s = first_s or at_ns / 1e9
+        if slow_from_s <= at_ns / 1e9 - first_s < slow_from_s + slow_s:
+            time.sleep(a_record_s)  # the application of the slow consumer
         value = message.value()
+        if len(value) == ignored_bytes:
+            continue
         size_bytes += len(value)
         rows.append((index[message.topic(), message.partition()], message.offset(), unpack(value)[0], at_ns))
         if len(rows) % 64 == 0 or len(rows) < 64:

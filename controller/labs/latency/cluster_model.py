@@ -247,6 +247,8 @@ class ClusterModel:
         self.partitions: list[PartitionModel] = []
         self.delivered: list[Delivered] = []
         self.fetches = 0
+        self.slow_polls = (0.0, 0.0, 0.0)
+        """From when to when the application of every consumer takes how many us for a record."""
         self._readers: dict[tuple[str, int, int, int], FetchModel] = {}
         self._stations: dict[int, Station] = {}
         self._owners: dict[FetchModel, BrokerModel] = {}
@@ -440,7 +442,9 @@ class ClusterModel:
             while readable and readable[0].end <= offset:
                 batches.append(readable.popleft())
         records = sum(batch.count for batch in batches)
-        end_s = reader.station.submit(now_s, records * self.shape.times.poll_us / 1e6)
+        slow_from_s, slow_to_s, slow_us = self.slow_polls
+        poll_us = slow_us if slow_from_s <= now_s < slow_to_s else self.shape.times.poll_us
+        end_s = reader.station.submit(now_s, records * poll_us / 1e6)
         for batch in batches:
             self.delivered.append(
                 Delivered(

@@ -10,7 +10,15 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from controller.labs.latency.cluster_model import ClusterModel, ClusterShape, VirtualTime, latencies_ms
+from controller.labs.latency.cluster_model import (
+    BatchModel,
+    ClusterModel,
+    ClusterShape,
+    PartitionModel,
+    ProduceModel,
+    VirtualTime,
+    latencies_ms,
+)
 from controller.labs.latency.parts import PARTS
 from controller.labs.latency.producer_model import ProducerLoad, ProducerModel
 from controller.labs.latency.statistics import r_squared
@@ -63,13 +71,17 @@ def simulate(
     replicas: int = 3,
     consumers: int = 9,
     bystanders: int = 0,
+    large_bytes: int = 0,
+    slow_polls: tuple[float, float, float] = (0.0, 0.0, 0.0),
     warm_s: float = 1.0,
     seconds: float = 3.0,
     seed: int = 1,
 ) -> ModelOutcome:
-    """`bystanders`: partitions of a second topic, to which one producer sends 20 records a second each."""
+    """`bystanders`: partitions of a second topic, to which one producer sends 20 records a second each. `large_bytes`:
+    of a request that one more producer sends every 0.3 s. `slow_polls`: as `ClusterModel.slow_polls`."""
     time = VirtualTime()
     cluster = ClusterModel(shape, time)
+    cluster.slow_polls = slow_polls
     random = Random(seed)
     topic = cluster.add_topic(partitions, replicas, consumers)
     producers = [ProducerModel(cluster, load, topic, number, random) for number in range(load.producers)]
@@ -77,6 +89,8 @@ def simulate(
         few = ProducerLoad(1, 20.0, linger_ms=load.linger_ms, trogdor=False)
         for partition in cluster.add_topic(bystanders, replicas, 1, bystander=True):
             ProducerModel(cluster, few, [partition], partition.leader.number, random)
+    if large_bytes:
+        LargeRequests(cluster, topic[0], large_bytes)
     events = time.run_until(warm_s)
     before = _counts(cluster, producers)
     events += time.run_until(warm_s + seconds)
@@ -89,6 +103,30 @@ def simulate(
     count = shape.brokers
     rates = (float(produces / count), float(records), busy, float(received / count), float(sent / count))
     return ModelOutcome(main, beside, *rates, float(waited / max(produces, 1.0)) * 1e3, events)
+
+
+class LargeRequests:
+    """A producer of one record in a batch of `size_bytes`, every `EVERY_S`."""
+
+    EVERY_S = 0.3
+    zone = 0
+    acks_all = True
+
+    def __init__(self, cluster: ClusterModel, partition: PartitionModel, size_bytes: int) -> None:
+        self._cluster = cluster
+        self._partition = partition
+        self._size_bytes = size_bytes
+        cluster.time.at(self.EVERY_S, self._send)
+
+    def _send(self) -> None:
+        time = self._cluster.time
+        batch = BatchModel(self._partition, time.now_s, 0.0)
+        batch.count, batch.size_bytes, batch.requested_s = 1, self._size_bytes, time.now_s
+        self._cluster.produce(ProduceModel(self, self._partition.leader, [batch]))
+        time.at(time.now_s + self.EVERY_S, self._send)
+
+    def acknowledged(self, request: ProduceModel) -> None:
+        """The next one is sent by time."""
 
 
 def _counts(cluster: ClusterModel, producers: list[ProducerModel]) -> tuple[float, ...]:
@@ -242,6 +280,53 @@ def load_sweep(shape: ClusterShape, seconds: float) -> dict[str, Any]:
     return found
 
 
+def compression(shape: ClusterShape, seconds: float) -> dict[str, Any]:
+    """E8: bytes on the wire by bytes of records, as measured for random, a quarter random and constant values with
+    lz4. What compressing costs is not in the model."""
+    rows = {
+        f"ratio {ratio:g}": simulate(shape, fixed_load(90, compression=ratio), seconds=seconds).row()
+        for ratio in (1.0, 0.3, 0.1)
+    }
+    return {"rows": rows}
+
+
+def interference(shape: ClusterShape, seconds: float) -> dict[str, Any]:
+    """E9: a request of 10 MB every 0.3 s among small ones; bursts with and without linger."""
+    load = fixed_load(90, trogdor=False)
+    alone, beside = (simulate(shape, load, large_bytes=size, seconds=seconds) for size in (0, 10_000_000))
+    rows = {"alone": alone.row(), "10 MB requests": beside.row()}
+    for linger_ms in (0.0, 5.0):
+        one = simulate(shape, fixed_load(90, linger_ms=linger_ms), seconds=seconds)
+        rows[f"bursts, linger {linger_ms:g}"] = one.row()
+    return {"rows": rows, "p99, 10 MB by alone": _ratio(beside.quantile(0.99), alone.quantile(0.99))}
+
+
+def collecting(shape: ClusterShape, seconds: float) -> dict[str, Any]:
+    """E12: 900 small producers, and the same records through 9 collecting proxies: their way there takes the network of
+    a zone."""
+    many, few = (simulate(shape, fixed_load(one, trogdor=False), seconds=seconds) for one in (900, 9))
+    hop_ms = shape.same_zone_ms
+    return {
+        "rows": {"900 producers": many.row(), "9 collecting proxies": few.row()},
+        "requests, 900 by 9": _ratio(many.produces_s, few.produces_s),
+        "p50, collected by 900": _ratio(few.quantile(0.5) + hop_ms, many.quantile(0.5)),
+        "p99, collected by 900": _ratio(few.quantile(0.99) + hop_ms, many.quantile(0.99)),
+    }
+
+
+def slow_consumers(shape: ClusterShape, seconds: float) -> dict[str, Any]:
+    """E13: nine consumers that take twice as long for a record as there is for it, for 5 s (half of a shorter run)."""
+    load = fixed_load(90, trogdor=False)
+    slow_s = min(5.0, seconds / 2)
+    slow_us = 2e6 * 9 / (load.records_s * 90)
+    usual = simulate(shape, load, seconds=seconds)
+    slow = simulate(shape, load, seconds=seconds, slow_polls=(1.0, 1.0 + slow_s, slow_us))
+    return {
+        "rows": {"as fast as the producers": usual.row(), f"half as fast for {slow_s:g} s": slow.row()},
+        "largest latency ms": round(float(slow.latency_ms.sum(axis=1).max()), 1),
+    }
+
+
 EXPERIMENTS = {
     "E1": acks,
     "E2": linger,
@@ -250,4 +335,8 @@ EXPERIMENTS = {
     "E5": replication,
     "E6": negative_claims,
     "E7": load_sweep,
+    "E8": compression,
+    "E9": interference,
+    "E12": collecting,
+    "E13": slow_consumers,
 }
