@@ -137,7 +137,8 @@ HAS_NOWAIT: Final = hasattr(os, "RWF_NOWAIT") and hasattr(os, "preadv")
 
 def read_cached(fd: int, length: int, position: int) -> bytes | None:
     """Read at a position what is in the page cache, without waiting for the disk. None if not all of it is, up to the
-    file's end. Where neither the system nor the file system can tell, read it, as `read_at`."""
+    file's end. A file system that has no such read (FUSE) is asked which pages are there. Where neither the system nor
+    the file system can tell, read it, as `read_at`."""
     if sys.platform != "linux" or not HAS_NOWAIT:
         return read_at(fd, length, position)
     data = bytearray(length)
@@ -146,12 +147,23 @@ def read_cached(fd: int, length: int, position: int) -> bytes | None:
     except BlockingIOError:
         return None
     except OSError as error:
-        if error.errno in _NO_NOWAIT:
-            return read_at(fd, length, position)
-        raise
+        if error.errno not in _NO_NOWAIT:
+            raise
+        end = min(position + length, os.fstat(fd).st_size)
+        return read_at(fd, length, position) if _all_present(fd, position, end) is not False else None
     if got == length:
         return bytes(data)
     return bytes(data[:got]) if position + got >= os.fstat(fd).st_size else None
+
+
+def read_into_cache(fd: int, position: int, length: int) -> int:
+    """Read a part of these bytes so that they are in the page cache. Return how many; 0 at the file's end."""
+    if not hasattr(os, "preadv"):
+        return len(read_at(fd, min(length, len(_SCRATCH)), position))
+    if length >= len(_SCRATCH):
+        return os.preadv(fd, [_SCRATCH], position)
+    with memoryview(_SCRATCH) as scratch, scratch[:length] as part:
+        return os.preadv(fd, [part], position)
 
 
 def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
@@ -164,14 +176,22 @@ def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
     """
     if sys.platform != "linux" or not HAS_NOWAIT:
         return True
-    present = _cached_pages(fd, position, length)
     end = position + length
-    if present is not None:
-        if present < (end - 1) // _PAGE_BYTES - position // _PAGE_BYTES + 1:
-            return False
-        if not busy:
-            return _reads_now(fd, position, end - 1, [_BYTE]) and _reads_now(fd, end - 1, end, [_BYTE])
+    present = _all_present(fd, position, end)
+    if present is False:
+        return False
+    if present and not busy:
+        return _reads_now(fd, position, end - 1, [_BYTE]) and _reads_now(fd, end - 1, end, [_BYTE])
     return _reads_now(fd, position, end, [_SCRATCH])
+
+
+def _all_present(fd: int, position: int, end: int) -> bool | None:
+    """Whether the page cache has each page of a range, perhaps while it is still being read. None if the system can't
+    tell."""
+    if end <= position:
+        return True
+    present = _cached_pages(fd, position, end - position)
+    return None if present is None else present >= (end - 1) // _PAGE_BYTES - position // _PAGE_BYTES + 1
 
 
 def _reads_now(fd: int, position: int, end: int, into: list[bytearray]) -> bool:
@@ -194,6 +214,7 @@ def _reads_now(fd: int, position: int, end: int, into: list[bytearray]) -> bool:
 
 _BYTE: Final = bytearray(1)
 _SCRATCH: Final = bytearray(256 * 1024)
+"""Threads write to it at the same time: its content is never read."""
 _PAGE_BYTES: Final = 4096 if sys.platform == "win32" else os.sysconf("SC_PAGE_SIZE")
 _CACHESTAT: Final = 451
 """Its number on all architectures."""

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 
 from statemachines.log_segment import (
     ON_SSD,
+    Active,
     Cached,
     OnlyCache,
     SegmentState,
@@ -80,6 +81,15 @@ def to_evict(segments: Iterable[S], used_bytes: int, threshold_bytes: int, targe
         chosen.append(one)
         used_bytes -= one.size_bytes
     return chosen
+
+
+def to_seal(segments: Iterable[S]) -> S | None:
+    """The active segment to seal where a full SSD refuses an append: the largest, if nothing else will leave the SSD.
+    What only active segments fill stays full otherwise, since they are sealed by appends."""
+    on_ssd = [one for one in segments if one.state in ON_SSD and one.size_bytes]
+    if any(one.state is not Active for one in on_ssd):
+        return None
+    return max(on_ssd, key=lambda one: one.size_bytes, default=None)
 
 
 def least_used(used_bytes: Sequence[int], is_online: Sequence[bool]) -> int | None:

@@ -45,6 +45,7 @@ from controller.broker.metadata import (
 )
 from controller.broker.partition import Partition, PartitionEvents, Role
 from controller.broker.ports import OffLoop, Peers, at_once
+from controller.broker.quotas.clients import Charge
 from controller.broker.records.fetch import FETCHES_AT_ONCE, DelayedFetch, FetchHandler, PartitionReader
 from controller.broker.records.fetch_sessions import FetchSessionCache
 from controller.broker.records.list_offsets import LeaderEpochHandler, ListOffsetsHandler
@@ -331,6 +332,7 @@ class Broker:
             scram = self._access.credentials.handlers
             handlers |= {key: _in_exchange(handle) for key, handle in scram.items()}
             handlers[ApiKey.ALTER_USER_SCRAM_CREDENTIALS] = self._alter_credentials
+            handlers |= {key: _in_exchange(handle) for key, handle in self._access.quota_store.handlers.items()}
         return handlers | dict.fromkeys(SASL_APIS, _no_sasl_here)
 
     def _alter_credentials(self, exchange: RequestContext, request: AlterUserScramCredentialsRequest) -> Steps | None:
@@ -343,6 +345,7 @@ class Broker:
     def _use_access(self, access: AccessControl | None) -> None:
         settings = self._settings
         self._access = access
+        self._quotas = None if access is None else access.quotas
         self._local = Requester(settings.control_plane_listener or settings.inter_broker_listener)
         read_epoch = None if access is None else access.read_epoch
         self.control = ControlRequests(settings.control_plane_listener, read_epoch, self._clock, self._trace)
@@ -432,15 +435,15 @@ class Broker:
         try:
             request = self._frames.decoded(frame, respond)
         except TooManyEntries:
-            handle = partial(self._first_slice, respond=respond, client=client, heavy=True)
+            handle = partial(self._first_slice, respond=respond, client=client, size_bytes=len(frame), heavy=True)
             return self._frames.large(frame, respond, handle)
-        return None if request is None else self._first_slice(request, respond, client)
+        return None if request is None else self._first_slice(request, respond, client, len(frame))
 
     def handle(self, request: Request, respond: Respond, client: Requester | None = None) -> None:
         finish(self._first_slice(request, respond, client))
 
     def _first_slice(
-        self, request: Request, respond: Respond, client: Requester | None, *, heavy: bool = False
+        self, request: Request, respond: Respond, client: Requester | None, size_bytes: int = 0, *, heavy: bool = False
     ) -> Steps | None:
         key = request.header.api_key
         client = client or self._local
@@ -453,14 +456,23 @@ class Broker:
             host=client.host,
             heavy=heavy or key in _MAY_ANSWER_MUCH,
         )
-        if self.control.refuses(client, exchange, request.value):
+        if self._quotas is not None and self._quotas.active and client is not self._local:
+            exchange.settle = charge = self._quotas.charge(client, request.header, size_bytes)
+            if charge is not None:
+                steps = self._admitted(exchange, client, request.value)
+                charge.handled()
+                return None if steps is None else charge.timed(steps)
+        return self._admitted(exchange, client, request.value)
+
+    def _admitted(self, exchange: RequestContext, client: Requester, value: RequestValue) -> Steps | None:
+        if self.control.refuses(client, exchange, value):
             return None
-        value = request.value
+        admitted: RequestValue | None = value
         if self.guard is not None and client is not self._local:
-            value = self.guard.admitted(client, exchange, value)
-            if value is None:
-                return None
-        return self._run(self._handlers[key], exchange, value)
+            admitted = self.guard.admitted(client, exchange, value)
+        if admitted is None:
+            return None
+        return self._run(self._handlers[exchange.header.api_key], exchange, admitted)
 
     def _run(self, handler: Handler, exchange: RequestContext, value: RequestValue) -> Steps | None:
         return first_slice(handler, exchange, value, self._failed)
@@ -582,6 +594,8 @@ class Broker:
     def _produce(self, exchange: RequestContext, request: ProduceRequest) -> Steps:
         assert self.data is not None
         version = exchange.header.api_version
+        if isinstance(exchange.settle, Charge):
+            exchange.settle.acks_none = request.acks == ACKS_NONE
         if request.acks != ACKS_NONE:
             internal = exchange.header.client_id == ADMIN_CLIENT
             yield from self.data.produce.handle(request, version, exchange.answer, internal=internal)
@@ -598,7 +612,10 @@ class Broker:
     def _fetch(self, exchange: RequestContext, request: FetchRequest) -> Steps | None:
         """A follower's may wait for long, and there are many."""
         assert self.data is not None
-        steps = self.data.fetch.handle(request, exchange.header.api_version, exchange)
+        charge = exchange.settle if isinstance(exchange.settle, Charge) else None
+        if charge is not None and request.replica_id >= 0:
+            charge.exempt, charge = True, None
+        steps = self.data.fetch.handle(request, exchange.header.api_version, exchange, charge)
         if exchange.header.api_version >= _FIRST_VERSION_WITH_ONE_ERROR:
             exchange.release_request(_A_FETCH)
         return steps

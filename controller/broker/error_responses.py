@@ -126,6 +126,9 @@ from controller.protocol.produce import (
 from controller.protocol.schema import RequestValue, ResponseValue
 from controller.protocol.security import (
     AclCreationResult,
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlteredQuotas,
     AlteredUserScramCredentials,
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -136,6 +139,8 @@ from controller.protocol.security import (
     DeleteAclsResponse,
     DescribeAclsRequest,
     DescribeAclsResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     SaslAuthenticateRequest,
@@ -226,6 +231,12 @@ def refusal(request: RequestValue, error: ErrorCode, message: str | None = None)
             users = dict.fromkeys([*(a.name for a in request.deletions), *(a.name for a in request.upsertions)])
             return AlterUserScramCredentialsResponse(
                 tuple(AlteredUserScramCredentials(user, error, message) for user in users)
+            )
+        case DescribeClientQuotasRequest():
+            return DescribeClientQuotasResponse(error, message)
+        case AlterClientQuotasRequest():
+            return AlterClientQuotasResponse(
+                tuple(AlteredQuotas(error, message, one.entity) for one in request.entries)
             )
         case DeleteAclsRequest():
             return DeleteAclsResponse(tuple(DeleteAclsFilterResult(error, message) for _ in request.filters))

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from controller.broker.error_responses import refusal
 from controller.broker.settings import INT_MAX
@@ -186,6 +187,20 @@ Respond: TypeAlias = Callable[[Sequence[Part] | None], None]
 closes the connection. May be called on any thread."""
 
 
+class Throttled(list[Part]):
+    """A response that is sent at once, and after which its connection is read no more for `throttle_ms`."""
+
+    __slots__ = ("throttle_ms",)
+
+    def __init__(self, parts: Sequence[Part], throttle_ms: int) -> None:
+        super().__init__(parts)
+        self.throttle_ms = throttle_ms
+
+
+Send: TypeAlias = Callable[[int], None]
+"""Sends the answer, with a throttle time in ms."""
+
+
 class RequestContext:
     """A request that is being answered. `host`: its client's address. `heavy`: its answer may be large, and is encoded
     by a job of its own."""
@@ -200,6 +215,7 @@ class RequestContext:
         "heavy",
         "host",
         "listener",
+        "settle",
         "transform",
     )
 
@@ -222,6 +238,9 @@ class RequestContext:
         self.answered = False
         self.transform: Callable[[Any], ResponseValue] | None = None
         """Changes the response before it is encoded."""
+        self.settle: Callable[[Send], None] | None = None
+        """Called when the request is answered; calls its argument once, at once or later. None: no quota concerns the
+        request, as nearly always."""
         self._value: RequestValue | None = request.value
         self._respond = respond
         self._note = note
@@ -232,42 +251,60 @@ class RequestContext:
 
         Raises: RuntimeError on a second call."""
         self._mark_answered()
-        if self.heavy:
-            self._drive(self._respond_with(value))
+        if self.settle is not None:
+            self.settle(partial(self._send, value))
+        elif self.heavy:
+            self._drive(self._respond_with(value, 0))
         else:
             self._respond(self._encoded(value))
 
     def answer_made(self, make: Callable[[], ResponseValue]) -> None:
         """Send the answer that `make` returns. A job may call `make`, so it may only read what does not change."""
         self._mark_answered()
-        if self.heavy:
-            self._drive(self._respond_made(make))
+        if self.settle is not None:
+            self.settle(partial(self._send_made, make))
         else:
-            self._respond(self._made(make))
+            self._send_made(make, 0)
 
     def refuse(self, request: RequestValue, error: ErrorCode, message: str | None = None) -> None:
         """In place of `answer`: the same error for everything that was asked."""
         self.answer_made(lambda: refusal(request, error, message))
 
-    def _respond_with(self, value: ResponseValue) -> Steps:
-        self._respond((yield Job(lambda: self._encoded(value))))
+    def _send(self, value: ResponseValue, throttle_ms: int) -> None:
+        if self.heavy:
+            self._drive(self._respond_with(value, throttle_ms))
+        else:
+            self._respond(self._encoded(value, throttle_ms))
 
-    def _respond_made(self, make: Callable[[], ResponseValue]) -> Steps:
-        self._respond((yield Job(lambda: self._made(make))))
+    def _send_made(self, make: Callable[[], ResponseValue], throttle_ms: int) -> None:
+        if self.heavy:
+            self._drive(self._respond_made(make, throttle_ms))
+        else:
+            self._respond(self._made(make, throttle_ms))
 
-    def _made(self, make: Callable[[], ResponseValue]) -> Sequence[Part] | None:
+    def _respond_with(self, value: ResponseValue, throttle_ms: int) -> Steps:
+        self._respond((yield Job(lambda: self._encoded(value, throttle_ms))))
+
+    def _respond_made(self, make: Callable[[], ResponseValue], throttle_ms: int) -> Steps:
+        self._respond((yield Job(lambda: self._made(make, throttle_ms))))
+
+    def _made(self, make: Callable[[], ResponseValue], throttle_ms: int) -> Sequence[Part] | None:
         try:
             value = make()
         except Exception:  # noqa: BLE001 - a bug in `make`, logged here, where the request is known
             self._note("error", f"{self.header.api_key.name}: no answer was made\n{traceback.format_exc()}")
             return self._refused()
-        return self._encoded(value)
+        return self._encoded(value, throttle_ms)
 
-    def _encoded(self, value: ResponseValue) -> Sequence[Part] | None:
+    def _encoded(self, value: ResponseValue, throttle_ms: int = 0) -> Sequence[Part] | None:
         try:
             if self.transform is not None:
                 value = self.transform(value)
-            return encode_response_parts(self.header, value)
+            if not throttle_ms:
+                return encode_response_parts(self.header, value)
+            if hasattr(value, "throttle_time_ms"):
+                value = replace(value, throttle_time_ms=throttle_ms)
+            return Throttled(encode_response_parts(self.header, value), throttle_ms)
         except ProtocolError:
             self._note("error", f"{self.header.api_key.name}: no answer was {value!r:.2000}\n{traceback.format_exc()}")
             return self._refused()
@@ -286,13 +323,26 @@ class RequestContext:
             self.answer(decode_response_body(header.api_key, header.api_version, body))
             return
         self._mark_answered()
-        self._respond([write_response_header(header.api_key, header.api_version, header.correlation_id), body])
+        if self.settle is None:
+            self._send_body(body, 0)
+        else:
+            self.settle(partial(self._send_body, body))
+
+    def _send_body(self, body: bytes, throttle_ms: int) -> None:
+        header = self.header
+        if throttle_ms:
+            self._send(decode_response_body(header.api_key, header.api_version, body), throttle_ms)
+        else:
+            self._respond([write_response_header(header.api_key, header.api_version, header.correlation_id), body])
 
     def answer_nothing(self) -> None:
         """In place of `answer`, to a request that has no response. Where one would have to be changed, the connection
         is closed."""
         self._mark_answered()
-        self._respond(() if self.transform is None else None)
+        if self.settle is None or self.transform is not None:
+            self._respond(() if self.transform is None else None)
+        else:
+            self.settle(lambda throttle_ms: self._respond(Throttled((), throttle_ms) if throttle_ms else ()))
 
     def close(self) -> None:
         """Close the connection in place of an answer, so that the client looks for the leader again."""

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace as replace_struct
 
+from controller.broker.quotas.quota_settings import QuotaSettings, quota_table, take_quotas
 from controller.broker.security.principal import Principal, parse_principal
 from controller.broker.security.sasl_settings import READ_SASL_SETTINGS, sasl_settings
 from controller.broker.security.tls_settings import READ_TLS_SETTINGS, tls_settings
@@ -286,6 +287,7 @@ _SETTINGS: Mapping[str, Setting] = {
     "log.dirs": ("log_dirs", None, names),
     "log.dir": ("log_dir", "", text),  # Kafka: /tmp/kafka-logs
     **tier_table(integer, names),
+    **quota_table(integer),
     "camerlengo.address.map": ("address_map", "", address_map),
     "camerlengo.controlled.shutdown.check": ("shutdown_check", "true", boolean),
     "camerlengo.reassignments.in.cluster": ("reassignments_in_cluster", "0", integer(0)),
@@ -443,6 +445,7 @@ class BrokerSettings:
     transaction_remove_expired_interval_ms: int
     log_dirs: tuple[str, ...]
     tiers: TierSettings
+    quotas: QuotaSettings
     address_map: tuple[tuple[Address, Address], ...]
     metrics_address: Address | None
     trace_file: str | None
@@ -586,6 +589,7 @@ def _complete(fields: dict[str, Any], given: Mapping[str, str]) -> list[str]:
         fields["log_dirs"] = (log_dir,) if log_dir else ()
     if len(set(fields["log_dirs"])) < len(fields["log_dirs"]):
         problems.append(f"log.dirs={','.join(fields['log_dirs'])}: expected each directory once")
+    fields["quotas"] = take_quotas(fields)
     fields["tiers"], wrong = take_tiers(fields, fields["log_dirs"])
     problems += wrong
     if fields["zookeeper_connection_timeout_ms"] is None:

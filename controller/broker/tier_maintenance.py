@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from controller.broker.log_manager import LogManager
@@ -21,10 +21,12 @@ from controller.storage.segment import Segment
 from controller.storage.tiered_log import PIECE_BYTES, TieredLog, TierSteps, copying
 from controller.trace import Noted, Trace
 from statemachines.log_segment import SegmentState
-from statemachines.tier_placement import CopyBudget, CopyRate, next_to_copy, to_evict
+from statemachines.tier_placement import CopyBudget, CopyRate, next_to_copy, to_evict, to_seal
 
 AGAIN_MS = 1_000.0
 """How long nothing is copied after a copy failed."""
+LEAST_WAIT_MS = 1.0
+"""Less than that may be less than a clock can tell apart, and the copy would wait again and again."""
 
 
 class TierCounts:
@@ -81,7 +83,7 @@ class TierMaintenance:
         self._timers["tick"] = self._clock.call_later(self._settings.interval_ms, self._tick)
         use = 0.0
         self.states = Counter(
-            segment.state for directory in self._logs.ssd_directories() for _, segment in segments_of(directory)
+            segment.state for directory in self._logs.ssd_directories() for _, segment in _segments(directory)
         )
         for directory in self._logs.ssd_directories():
             try:
@@ -100,13 +102,20 @@ class TierMaintenance:
             return 0.0
         threshold = space.capacity_bytes * self._settings.evict_above_percent // 100
         target = space.capacity_bytes * self._settings.evict_to_percent // 100
-        owners = {id(segment): log for log, segment in segments_of(directory)}
-        segments = [segment for _, segment in segments_of(directory)]
-        for segment in to_evict(segments, space.used_bytes, threshold, target):
+        found = directory.tiered_segments()
+        owners = {id(segment): log for log, segment in found}
+        segments = [segment for _, segment in found]
+        # What was refused counts as used: it may be more than there is between the threshold and a full SSD.
+        wanted = space.wanted()
+        for segment in to_evict(segments, space.used_bytes + wanted, threshold, target):
             if owners[id(segment)].evict(segment):
                 space.used_bytes -= segment.size_bytes
                 self.counts.evicted_bytes += segment.size_bytes
                 self.counts.evicted_segments += 1
+        movable = (one for one in segments if not owners[id(one)].settings.compacted)
+        stuck = to_seal(movable) if wanted else None
+        if stuck is not None:
+            owners[id(stuck)].roll()
         return space.used_bytes / space.capacity_bytes
 
     # Copies
@@ -118,8 +127,8 @@ class TierMaintenance:
             id(segment): (log, segment)
             for directory in self._logs.ssd_directories()
             if any(store.is_online for store in directory.stores)
-            for log, segment in segments_of(directory)
-            if log.health.cause is None
+            for log, segment in _segments(directory)
+            if log.health.cause is None and not log.settings.compacted
         }
         chosen = next_to_copy(segment for _, segment in waiting.values())
         if chosen is None:
@@ -148,7 +157,7 @@ class TierMaintenance:
         wait_ms = self.budget.wait_ms(self.rate.rate)
         if wait_ms > 0:
             # No longer than an interval: the rate may be another then.
-            wait_ms = min(wait_ms, self._settings.interval_ms)
+            wait_ms = min(max(wait_ms, LEAST_WAIT_MS), self._settings.interval_ms)
             self._timers["piece"] = self._clock.call_later(wait_ms, lambda: self._pace(call, segment))
         elif not self._closed:
             self._drive(self._run(call, segment))
@@ -189,9 +198,8 @@ class TierMaintenance:
         self._trace.emit(Noted(level, message))
 
 
-def segments_of(directory: LogDirectory) -> Iterator[tuple[TieredLog, Segment]]:
-    """Every segment of the logs on two tiers that have their home there."""
-    for log in directory.logs.values():
-        if isinstance(log, TieredLog):
-            for segment in log.segments:
-                yield log, segment
+def _segments(directory: LogDirectory) -> list[tuple[TieredLog, Segment]]:
+    try:
+        return directory.tiered_segments()
+    except (LogOffline, OutOfResources):
+        return []

@@ -224,13 +224,14 @@ NO_SESSION = 0
 
 class _Found(msgspec.Struct, frozen=True):
     """What one look has read. A topic without a config has an empty one; `brokers`: this one's and that of all, None
-    if it was not looked."""
+    if it was not looked. `entities`: what notices named, None in a new session."""
 
     session: int
     last_notice: int
     topics: Mapping[str, Mapping[str, str]]
     brokers: tuple[Mapping[str, str], Mapping[str, str]] | None
     old_notices: tuple[str, ...]
+    entities: tuple[str, ...] | None = None
 
 
 class ConfigWatch:
@@ -262,6 +263,8 @@ class ConfigWatch:
         self._checking = False
         self._check_again = False
         self._later: Timer | None = None
+        self.entities_changed: Callable[[Collection[str] | None], None] = lambda _entities: None
+        """Called with what the notices of a look named, such as users/U; with None in a new session."""
 
     def wanted(self, topics: Iterable[str]) -> None:
         """Logs of these topics are made: what their configs are now has to be read. What can be no topic has none."""
@@ -314,6 +317,8 @@ class ConfigWatch:
         self._configs.learn_topics({topic: config for topic, config in found.topics.items() if topic in self._topics})
         if found.old_notices:
             self._delete(found.old_notices)
+        if found.entities != ():
+            self.entities_changed(found.entities)
         self._configs_read(wanted)
         if self._check_again or self._wanted:
             self.check()
@@ -350,7 +355,7 @@ class ConfigWatch:
         changed = [entity.removeprefix("topics/") for entity in entities if entity.startswith("topics/")]
         topics = tuple(dict.fromkeys([*(topic for topic in changed if topic in here), *wanted]))
         brokers = await self._brokers() if {f"brokers/{self._broker_id}", _DEFAULT} & entities.keys() else None
-        return _Found(now, max(latest, last_notice), await self._configs_of(topics), brokers, old)
+        return _Found(now, max(latest, last_notice), await self._configs_of(topics), brokers, old, tuple(entities))
 
     async def _old(self, names: list[str]) -> tuple[str, ...]:
         """Of notices that were read before, those that every broker has had the time to read."""

@@ -19,7 +19,6 @@ _FAMILIES = (
     "compression.type",
     "connection.failed.authentication.delay.ms",
     "connections.max.reauth.ms",
-    "controller.quota.",
     "create.topic.policy.class.name",
     "delegation.token.",
     "group.",
@@ -39,7 +38,6 @@ _FAMILIES = (
     "password.encoder.",
     "principal.builder.class",
     "queued.max.",
-    "quota.",
     "replica.",
     "replication.quota.",
     "sasl.",
@@ -60,7 +58,6 @@ _NO_LIMIT = "the limit would not be enforced"
 _NO_QUOTA = "the quota would not be enforced"
 _NO_POLICY = "the policy would not be enforced"
 _UNLIMITED = ("2147483647",)
-_UNLIMITED_LONG = ("9223372036854775807",)
 
 # Name, or family with its dot: what would be missing, and the values besides an empty one that ask for nothing.
 _PROMISES: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -79,8 +76,6 @@ _PROMISES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         _NO_AUTHENTICATION,
         ("org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",),
     ),
-    "quota.consumer.default": (_NO_QUOTA, _UNLIMITED_LONG),
-    "quota.producer.default": (_NO_QUOTA, _UNLIMITED_LONG),
     "sasl.": (_NO_AUTHENTICATION, ()),
     "sasl.enabled.mechanisms": (_NO_AUTHENTICATION, ("GSSAPI",)),
     "sasl.kerberos.kinit.cmd": (_NO_AUTHENTICATION, ("/usr/bin/kinit",)),

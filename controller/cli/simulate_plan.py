@@ -61,6 +61,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--jobs", type=values.jobs, default=1, metavar="N", help="number of processes that share the seeds (1)"
     )
     group = parser.add_argument_group("plans", "for `swarm` and for plan files")
+    group.add_argument(
+        "--tiers", action="store_true", help="swarm: in every seed brokers have an SSD and HDDs, and clients write"
+    )
     group.add_argument("--plan", type=output_file, metavar="FILE", help="write the plan of the run")
     group.add_argument(
         "--shrink", type=output_file, metavar="FILE", help="minimize the plan of a failing run, and write the result"
@@ -72,6 +75,8 @@ def refuse_plan_options(arguments: argparse.Namespace) -> None:
     for name in ("plan", "shrink"):
         if getattr(arguments, name) is not None:
             raise UsageError(f"--{name}: expected `swarm` or a plan file, not a scenario")
+    if arguments.tiers:
+        raise UsageError("--tiers: expected `swarm`, not a scenario")
 
 
 def refuse_options_of_one_run(arguments: argparse.Namespace) -> None:
@@ -84,9 +89,10 @@ def refuse_options_of_one_run(arguments: argparse.Namespace) -> None:
 def run_many(arguments: argparse.Namespace, seeds: range) -> int:
     """Each seed's plan; those that broke first, each with the command that replays it."""
     refuse_options_of_one_run(arguments)
-    tally = _Tally()
+    tally = _Tally(arguments.tiers)
     runs = []
-    look = partial(_look, arguments.twice, arguments.report)
+    replay = partial(_replay, tiers=arguments.tiers)
+    look = partial(_look, arguments.twice, arguments.report, arguments.tiers)
     with nullcontext() if arguments.json else ProgressBar(len(seeds), PROGRESS_EVERY) as bar:
         for number, seen in enumerate(each_seed(look, seeds, arguments.jobs), 1):
             tally.take(seen)
@@ -116,23 +122,24 @@ class _Seen:
     rest_ms: float | None
 
 
-def _look(twice: bool, report: Path | None, seed: int) -> _Seen:
+def _look(twice: bool, report: Path | None, tiers: bool, seed: int) -> _Seen:
     """Run one seed's plan, and write the report of one that fails."""
     began_s = time.process_time()
-    run = run_plan(draw_plan(seed))
+    run = run_plan(draw_plan(seed, tiers=tiers))
     took_s = time.process_time() - began_s
     error = _difference(run) if twice else None
     if run.violation is not None:
         error = str(run.violation).splitlines()[0]
     if report is not None and error is not None:
-        _write_report(run, report / f"seed-{seed}", replay(seed))
+        _write_report(run, report / f"seed-{seed}", _replay(seed, tiers=tiers))
     return _Seen(seed, error, took_s, run.ended_ms, run.rest_ms)
 
 
 class _Tally:
     """The totals of many runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, tiers: bool) -> None:
+        self._tiers = tiers
         self.took_s: list[float] = []
         self.rests_ms: list[float] = []
         self.virtual_ms = 0.0
@@ -159,7 +166,7 @@ class _Tally:
     def text(self) -> str:
         parts = []
         for seed, error in self.broken[:SHOWN_FAILURES]:
-            parts += [replay(seed), f"    {error}"]
+            parts += [_replay(seed, tiers=self._tiers), f"    {error}"]
         if len(self.broken) > SHOWN_FAILURES:
             parts.append(f"and {len(self.broken) - SHOWN_FAILURES} more seeds")
         if self.rests_ms:
@@ -179,8 +186,8 @@ def _write_report(run: PlanRun, folder: Path, command: str) -> None:
     write_report(plan_report(run), folder, command)
 
 
-def replay(seed: int) -> str:
-    return f"camerlengo simulate {SWARM} --seed {seed}"
+def _replay(seed: int, *, tiers: bool) -> str:
+    return f"camerlengo simulate {SWARM} --seed {seed}{' --tiers' if tiers else ''}"
 
 
 def _difference(run: PlanRun) -> str | None:
@@ -191,7 +198,9 @@ def _difference(run: PlanRun) -> str | None:
 def chosen_plan(arguments: argparse.Namespace) -> Plan:
     """The one plan that the arguments name: the swarm's of that seed, or a file's, with its own seed or that given."""
     if arguments.scenario == SWARM:
-        return draw_plan(0 if arguments.seed is None else arguments.seed)
+        return draw_plan(0 if arguments.seed is None else arguments.seed, tiers=arguments.tiers)
+    if arguments.tiers:
+        raise UsageError("--tiers: expected `swarm`, not a plan file")
     try:
         plan = load_plan(Path(arguments.scenario))
     except ScenarioError as error:
@@ -281,7 +290,7 @@ def _tell(arguments: argparse.Namespace, run: PlanRun, shown: str | None, differ
 
 def _command(arguments: argparse.Namespace) -> list[str]:
     seed = [] if arguments.seed is None else ["--seed", str(arguments.seed)]
-    return ["camerlengo", "simulate", str(arguments.scenario), *seed]
+    return ["camerlengo", "simulate", str(arguments.scenario), *seed, *(["--tiers"] if arguments.tiers else [])]
 
 
 def _shrink(arguments: argparse.Namespace, plan: Plan, violation: Violation) -> None:

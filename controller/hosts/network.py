@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import queue
+import selectors
 import threading
 import time
 from collections import deque
@@ -40,12 +41,29 @@ AT_ONCE = 1_000
 """How many timers run before the loop's other callbacks have their turn."""
 
 
-class NetworkThread:
-    """Runs from `start` to `stop`. `call` and `run` may be used by any other thread; the loop's own uses asyncio.
-    `loop`: a selector loop unless given. Windows' default loop watches no sockets, which servers here need."""
+class _CountingSelector(selectors.DefaultSelector):
+    """`rounds`: how often the loop has looked at its sockets."""
 
-    def __init__(self, name: str = "network", loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self.loop = asyncio.SelectorEventLoop() if loop is None else loop
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.rounds += 1
+        return super().select(timeout)
+
+
+class NetworkThread:
+    """Runs from `start` to `stop`. `call` and `run` may be used by any other thread; the loop's own uses asyncio. It is
+    a selector loop, since Windows' default loop watches no sockets, which servers here need."""
+
+    def __init__(
+        self,
+        name: str = "network",
+        loop_on: Callable[[selectors.BaseSelector], asyncio.AbstractEventLoop] = asyncio.SelectorEventLoop,
+    ) -> None:
+        self._selector = _CountingSelector()
+        self.loop = loop_on(self._selector)
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self.ident: int | None = None
         """The thread's, once it runs."""
@@ -53,6 +71,11 @@ class NetworkThread:
 
     def start(self) -> None:
         self._thread.start()
+
+    @property
+    def rounds(self) -> int:
+        """How often the loop has come round."""
+        return self._selector.rounds
 
     def on_loop(self) -> bool:
         return threading.get_ident() == self.ident
@@ -325,7 +348,8 @@ class LoopScheduler:
         self._on_error = on_error
         self._waiting: deque[Callable[[], None]] = deque()
         self._arrived: deque[Callable[[], None]] = deque()
-        self._arrivals_until: float | None = None
+        self._arrivals_in = -1
+        self._arrivals_until = 0.0
         self._working: deque[RunningSteps] = deque()
         self._pools: dict[JobLane, ThreadPoolExecutor] = {}
         self._scheduled = self._closed = False
@@ -338,18 +362,14 @@ class LoopScheduler:
     def arrive(self, turn: Callable[[], None]) -> None:
         """Calls `turn` once: now, or, where much else has arrived since the loop last came round, before those that
         `wait`. It is to be short: what a connection has been sent is read, and one request handled."""
-        now = time.perf_counter()
-        if self._arrivals_until is None:
-            self._arrivals_until = now + ROUND_S
-            self._network.loop.call_soon(self._came_round)
+        now, rounds = time.perf_counter(), self._network.rounds
+        if rounds != self._arrivals_in:  # asked for, since a callback of the loop's own would cost it a round
+            self._arrivals_in, self._arrivals_until = rounds, now + ROUND_S
         if now < self._arrivals_until and not self._arrived:
             turn()
         else:
             self._arrived.append(turn)
             self._schedule()
-
-    def _came_round(self) -> None:
-        self._arrivals_until = None
 
     def work(self, steps: Steps, ended: Callable[[], None]) -> RunningSteps:
         """Runs the steps, beginning in a later round. They are closed instead once they are `abandoned`."""

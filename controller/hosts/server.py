@@ -1,7 +1,8 @@
 """The socket server: `SocketServer` accepts, a `ServerConnection` reads requests and sends responses in their order.
 
 Requests are handled as they arrive, pipelined ones too, and answered in order, whatever order the answers were ready
-in. A connection with too much unanswered, or that does not read its answers, is not read from until it has. A frame
+in. A connection with too much unanswered, or that does not read its answers, is not read from until it has. One whose
+client exceeds a quota is muted for as long as its answer says: nothing more of it is read or handled. A frame
 over the size limit, or one that the broker has no answer to, closes its own connection. `SocketServer` counts what all
 connections hold together and limits it.
 
@@ -22,7 +23,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from controller.broker.request_context import Respond, Steps
+from controller.broker.request_context import Respond, Steps, Throttled
 from controller.broker.security.principal import Requester
 from controller.broker.security.sasl import SaslListener, SaslSession
 from controller.broker.settings import QUEUED_REQUESTS, BrokerSettings, Listener
@@ -73,6 +74,8 @@ class ServerConnection:
         "_idle_timer",
         "_is_large",
         "_loop",
+        "_mute_timer",
+        "_muted_until_s",
         "_outgoing",
         "_reading",
         "_sasl",
@@ -123,6 +126,8 @@ class ServerConnection:
         self._arrived_s = self._active_s
         self._idle_timer: Timer | None = None
         self._stall_timer: Timer | None = None
+        self._mute_timer: Timer | None = None  # while it is muted
+        self._muted_until_s = 0.0
         self._watch_idle()
         self._throttle()
 
@@ -253,7 +258,8 @@ class ServerConnection:
 
     def _may_take_more(self) -> bool:
         return (
-            len(self._slots) < UNANSWERED_MAX
+            self._mute_timer is None
+            and len(self._slots) < UNANSWERED_MAX
             and self._unanswered < UNANSWERED_BYTES
             and self._outgoing.left_bytes < UNSENT_BYTES
         )
@@ -290,11 +296,34 @@ class ServerConnection:
 
     def _fill(self, slot: Slot, parts: Sequence[Part] | None) -> None:
         slot.parts, slot.ready = parts, True
+        if isinstance(parts, Throttled) and not self._closed:
+            self._mute(parts.throttle_ms)
         if self._taking or self._flushing or self._closed or self._slots[0] is not slot:
             return
         # When the loop comes round: what else is answered meanwhile goes out together with this.
         self._flushing = True
         self._loop.call_soon(self._flush_answers)
+
+    def _mute(self, throttle_ms: int) -> None:
+        """Read and handle nothing more for so long; what was taken up before is answered meanwhile."""
+        until_s = self._loop.time() + throttle_ms / 1_000.0
+        if until_s <= self._muted_until_s:
+            return
+        self._muted_until_s = until_s
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
+        self._mute_timer = self._clock.call_later(throttle_ms, self._unmute)
+        self._server.muted[self] = None
+        self._throttle()
+
+    def _unmute(self) -> None:
+        self._mute_timer = None
+        self._server.muted.pop(self, None)
+        if self._may_hand_over() and not self._waiting:
+            self._waiting = True
+            self._server.turns.wait(self._turn)
+        else:
+            self._throttle()
 
     def _flush_answers(self) -> None:
         self._flushing = False
@@ -363,7 +392,8 @@ class ServerConnection:
             return
         idle_s = idle_ms / 1_000.0
         owed = bool(self._slots) and not self._outgoing.left_bytes
-        since_s = self._loop.time() if owed or not (self._reading or self._writing) else self._active_s
+        stopped = not (self._reading or self._writing or self._mute_timer)
+        since_s = self._loop.time() if owed or stopped else self._active_s
         if self._idle_timer is not None and self._loop.time() - since_s >= idle_s:
             self._server.note("info", f"connection closed: idle for {idle_ms} ms")
             self._dispose()
@@ -398,6 +428,8 @@ class ServerConnection:
             self._server.end_large(self)
         if self._stall_timer is not None:
             self._stall_timer.cancel()
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
         if self._working is not None:
             self._working.abandoned = True
         self._buffer.clear()
@@ -484,6 +516,8 @@ class SocketServer:
         self._bound: list[_Bound] = []
         self.held_bytes = 0
         self._stalled: dict[ServerConnection, None] = {}
+        self.muted: dict[ServerConnection, None] = {}
+        """Those whose clients exceed a quota."""
         self._refused = 0  # since it was last said
         self._logged_s: float | None = None
         self.turns = LoopScheduler(network, self._failed, devices)
@@ -645,6 +679,14 @@ class SocketServer:
     def stall(self, connection: ServerConnection) -> None:
         """Call `connection.go_on` once the server is not full."""
         self._stalled[connection] = None
+        self._close_muted()
+
+    def _close_muted(self) -> None:
+        """There is no memory for requests: those that have begun to arrive from muted connections would keep theirs
+        for as long as these are muted."""
+        for connection in [one for one in self.muted if one.arrived_bytes > LARGE_BYTES]:
+            self.note("warning", "connection closed: throttled, while others waited for the memory of its next request")
+            connection.close()
 
     # Large requests that have begun to arrive hold half of the memory for requests at most, the other half is for
     # whole ones. When they hold that much, the first of them goes on alone, and is closed if it takes too long: the
@@ -667,6 +709,8 @@ class SocketServer:
 
     def may_go_on(self, connection: ServerConnection) -> bool:
         """Return True if there is memory for more of the large request. If not, `connection.go_on` is called later."""
+        if self._large_full and self.muted:
+            self._close_muted()
         if not self._large_full:
             return True
         if self._first_since_s is None:
@@ -697,6 +741,7 @@ class SocketServer:
     def closed(self, connection: ServerConnection) -> None:
         self.connections.pop(connection, None)
         self._stalled.pop(connection, None)
+        self.muted.pop(connection, None)
 
     def note(self, level: str, message: str) -> None:
         self._trace.emit(Noted(level, message))

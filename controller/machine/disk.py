@@ -7,15 +7,14 @@ removed since its directory was synced may be as before.
 
 `SimulatedDisk` adds a machine: a killed process leaves what it had written to the machine, which syncs it later. What
 the machine had not synced is lost when it loses power. A broken disk refuses every change and still serves reads,
-because what was written stays there; so does a single broken directory. A slow disk makes its caller wait for each
-change, and a broker has one thread.
+because what was written stays there; so does a single broken directory, unless it is lost: then reads fail, too. A slow
+disk makes its caller wait for each change, and a broker has one thread.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
 from operator import itemgetter
 from typing import Protocol, TypeAlias
 
@@ -150,6 +149,7 @@ class MemoryFile:
         inode.modified_ms = self._disk.now_ms
 
     def read_at(self, position: int, length: int) -> bytes:
+        self._disk.look(self._directory)
         if self._disk.no_wait:
             self._disk.require_cached(self._path, length)
         return bytes(self._inode.data[position : position + length])
@@ -158,6 +158,7 @@ class MemoryFile:
         self._disk.require_cached(self._path, length)
 
     def size(self) -> int:
+        self._disk.look(self._directory)
         return len(self._inode.data)
 
     def truncate(self, size: int) -> None:
@@ -221,10 +222,14 @@ class MemoryDisk:
             raise OSError("the disk has failed")
         self.changes += 1
 
+    def look(self, path: str) -> None:
+        """Before something at `path` is read; OSError if it can't be."""
+
     def device_of(self, path: str) -> Device:
         return ANY_DEVICE
 
     def open(self, path: str) -> MemoryFile:
+        self.look(path)
         above, name = _split(path)
         directory = self._directories.get(above) or self._added(above)
         inode = directory.file(name)
@@ -235,6 +240,7 @@ class MemoryDisk:
         return MemoryFile(self, inode, directory.path, path)
 
     def _inode(self, path: str) -> _Inode:
+        self.look(path)
         above, name = _split(path)
         directory = self._directories.get(above)
         inode = None if directory is None else directory.file(name)
@@ -249,7 +255,10 @@ class MemoryDisk:
     def require_cached(self, path: str, length: int) -> None:
         """Raises NotCached."""
         if path in self.not_cached:
-            read_in = partial(self.not_cached.discard, path)
+
+            def read_in(at_least: int = 0) -> None:
+                self.not_cached.discard(path)
+
             raise NotCached(self.device_of(path), read_in, length, f"read of {length} bytes of {path}")
 
     def read(self, path: str) -> bytes:
@@ -339,6 +348,7 @@ class MemoryDisk:
             self._forget(directory)
 
     def names(self, directory: str) -> Sequence[str]:
+        self.look(directory)
         found = self._directories.get(directory)
         if found is None or not found.made:
             raise FileNotFoundError(directory)
@@ -461,6 +471,10 @@ def _ignore_wait(_for_ms: float) -> None:
     pass
 
 
+def _is_in(path: str, directories: tuple[str, ...]) -> bool:
+    return any((path + "/").startswith(directory + "/") for directory in directories)
+
+
 class SimulatedDisk(MemoryDisk):
     """`a_change_ms`: the duration of each change; `waits` is called with that time, after which the caller goes on."""
 
@@ -470,14 +484,19 @@ class SimulatedDisk(MemoryDisk):
         self.waits: Callable[[float], None] = _ignore_wait
         self._broken_directories: tuple[str, ...] = ()
         self._broken_for_good: tuple[str, ...] = ()
+        self._unreadable: tuple[str, ...] = ()
 
     def touch(self, path: str) -> None:
         broken = self._broken_directories
-        if broken and any((path + "/").startswith(directory + "/") for directory in broken):
+        if broken and _is_in(path, broken):
             raise OSError("the directory has failed")
         super().touch(path)
         if self.a_change_ms:
             self.waits(self.a_change_ms)
+
+    def look(self, path: str) -> None:
+        if self._unreadable and _is_in(path, self._unreadable):
+            raise OSError("the directory is lost")
 
     @property
     def broken(self) -> bool:
@@ -491,8 +510,10 @@ class SimulatedDisk(MemoryDisk):
     def broken_directories(self) -> tuple[str, ...]:
         return self._broken_directories
 
-    def fail_directory(self, directory: str, *, for_good: bool = False) -> None:
+    def fail_directory(self, directory: str, *, for_good: bool = False, unreadable: bool = False) -> None:
         self._broken_directories += (directory,)
+        if unreadable:
+            self._unreadable += (directory,)
         if for_good:
             self._broken_for_good += (directory,)
 
@@ -500,6 +521,7 @@ class SimulatedDisk(MemoryDisk):
         self.fail_after = None
         self.a_change_ms = 0.0
         self._broken_directories = self._broken_for_good
+        self._unreadable = tuple(one for one in self._unreadable if one in self._broken_for_good)
 
     def process_ended(self) -> None:
         """Whoever had it open has not any more."""

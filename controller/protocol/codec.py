@@ -199,6 +199,10 @@ SECURITY_MESSAGES: Mapping[ApiKey, MessagePair] = MappingProxyType(
         ApiKey.DELETE_ACLS: _pair(security.DeleteAclsRequest, security.DeleteAclsResponse),
         ApiKey.SASL_HANDSHAKE: _pair(security.SaslHandshakeRequest, security.SaslHandshakeResponse),
         ApiKey.SASL_AUTHENTICATE: _pair(security.SaslAuthenticateRequest, security.SaslAuthenticateResponse),
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: _pair(
+            security.DescribeClientQuotasRequest, security.DescribeClientQuotasResponse
+        ),
+        ApiKey.ALTER_CLIENT_QUOTAS: _pair(security.AlterClientQuotasRequest, security.AlterClientQuotasResponse),
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _pair(
             security.DescribeUserScramCredentialsRequest, security.DescribeUserScramCredentialsResponse
         ),
@@ -207,7 +211,7 @@ SECURITY_MESSAGES: Mapping[ApiKey, MessagePair] = MappingProxyType(
         ),
     }
 )
-"""What is asked of access: ACLs, authentication, credentials."""
+"""What is asked of access: ACLs, authentication, credentials, quotas."""
 
 MESSAGES: Mapping[ApiKey, MessagePair] = MappingProxyType(
     {**CLUSTER_MESSAGES, **RECORD_MESSAGES, **GROUP_MESSAGES, **TRANSACTION_MESSAGES, **SECURITY_MESSAGES}

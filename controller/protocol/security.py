@@ -1,4 +1,4 @@
-"""Messages about access: ACLs, authentication by SASL, SCRAM credentials.
+"""Messages about access: ACLs, authentication by SASL, SCRAM credentials, client quotas.
 
 As in `control`: a value holds the fields of all its versions, under the names of Kafka 2.8, with defaults for those
 that a version lacks. The numbers of resource types, operations and the like are in `controller.broker.security.acls`.
@@ -7,6 +7,8 @@ that a version lacks. The numbers of resource types, operations and the like are
 from __future__ import annotations
 
 from controller.protocol.schema import (
+    Bool,
+    Float64,
     Int8,
     Int16,
     Int32,
@@ -208,3 +210,79 @@ class AlteredUserScramCredentials(Structure):
 class AlterUserScramCredentialsResponse(ResponseValue, first=0, last=0, flexible=0):
     results: tuple[AlteredUserScramCredentials, ...]
     throttle_time_ms: Int32 = field(default=0, before="results")
+
+
+# QuotaFilterComponent.match_type
+EXACT_NAME = 0
+DEFAULT_NAME = 1
+ANY_NAME = 2
+
+
+class QuotaFilterComponent(Structure):
+    """`match` is null unless an exact name is asked for."""
+
+    entity_type: String
+    match_type: Int8
+    match: String | None = None
+
+
+class DescribeClientQuotasRequest(RequestValue, first=0, last=1, flexible=1):
+    """`strict`: no entities with a part that no component names."""
+
+    components: tuple[QuotaFilterComponent, ...]
+    strict: Bool
+
+
+class QuotaEntityPart(Structure):
+    """Null: the default of that type."""
+
+    entity_type: String
+    entity_name: String | None
+
+
+class QuotaValue(Structure):
+    key: String
+    value: Float64
+
+
+class DescribedQuotas(Structure):
+    entity: tuple[QuotaEntityPart, ...]
+    values: tuple[QuotaValue, ...]
+
+
+class DescribeClientQuotasResponse(ResponseValue, first=0, last=1, flexible=1):
+    """Null entries with an error."""
+
+    error_code: Int16
+    error_message: String | None = None
+    entries: tuple[DescribedQuotas, ...] | None = None
+    throttle_time_ms: Int32 = field(default=0, before="error_code")
+
+
+class QuotaOperation(Structure):
+    key: String
+    value: Float64
+    remove: Bool
+
+
+class QuotaAlteration(Structure):
+    entity: tuple[QuotaEntityPart, ...]
+    ops: tuple[QuotaOperation, ...]
+
+
+class AlterClientQuotasRequest(RequestValue, first=0, last=1, flexible=1):
+    entries: tuple[QuotaAlteration, ...]
+    validate_only: Bool
+
+
+class AlteredQuotas(Structure):
+    error_code: Int16
+    error_message: String | None
+    entity: tuple[QuotaEntityPart, ...]
+
+
+class AlterClientQuotasResponse(ResponseValue, first=0, last=1, flexible=1):
+    """A result for each entry, in their order."""
+
+    entries: tuple[AlteredQuotas, ...]
+    throttle_time_ms: Int32 = field(default=0, before="entries")

@@ -200,11 +200,12 @@ class BreakLogDirectory(_LastingOnNode, frozen=True, kw_only=True, tag="break-lo
     """Every change to one of the broker's log directories, as `log.dirs` names it, fails.
 
     When the directory works again, the broker is restarted. With `for_ms` 0 the fault is permanent: neither
-    `heal-all` nor the calm ends it.
+    `heal-all` nor the calm ends it. `unreadable`: the device is lost, and nothing can be read from it, either.
     """
 
     expected_errors = _ERRORS_OF_DISKS
     directory: str
+    unreadable: bool = False
 
 
 class SlowDisk(_LastingOnNode, frozen=True, kw_only=True, tag="slow-disk"):

@@ -279,9 +279,9 @@ class Faults:
     def _break_log_directory(self, fault: BreakLogDirectory) -> Undo | None:
         """One of several, so that the broker lives on with the others."""
         disk = self._world.disks.get(fault.broker)
-        if disk is None or disk.broken:
+        if disk is None or (disk.broken and not fault.unreadable):
             return None
-        disk.fail_directory(fault.directory, for_good=not fault.for_ms)
+        disk.fail_directory(fault.directory, for_good=not fault.for_ms, unreadable=fault.unreadable)
         return partial(self._repair_disk, fault.broker)
 
     def _repair_disk(self, node: int) -> None:

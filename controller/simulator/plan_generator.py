@@ -67,7 +67,8 @@ from controller.scenarios.faults import (
 )
 from controller.scenarios.language import PROTOCOL, UNCLEAN, ClusterSpec, Happening, Outside, Plan, PlanRecords
 from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE
-from controller.simulator.randomness import Streams
+from controller.simulator.randomness import Streams, times
+from controller.simulator.tiered_plans import with_tiers
 
 SAFETY_MS = (4_000.0, 12_000.0)
 """The range of the time until all faults end."""
@@ -172,8 +173,9 @@ OLD_PROTOCOL = 0.12
 """The probability that the inter-broker protocol is below 2.7."""
 
 
-def draw_plan(seed: int) -> Plan:
-    """Return the plan of a seed; the same seed always gives the same plan."""
+def draw_plan(seed: int, *, tiers: bool = False) -> Plan:
+    """Return the plan of a seed; the same seed always gives the same plan. `tiers`: brokers have an SSD and HDDs, and
+    clients write records, whatever the seed draws."""
     rng = Streams(seed).stream("swarm")
     cluster, has_logs, has_records = _cluster(rng)
     calm_ms = round(rng.uniform(*SAFETY_MS))
@@ -200,7 +202,7 @@ def draw_plan(seed: int) -> Plan:
     # Numbers as they would be read from a file, so that the plan's own file is the same run to the byte.
     whole = with_operations(with_reassignments(msgspec.convert(msgspec.to_builtins(plan), Plan)))
     edited = with_spoiled_znodes(with_hand_edits(with_old_protocol(whole)))
-    return with_groups(with_circumstances(with_hostile_clients(edited)))
+    return with_tiers(with_groups(with_circumstances(with_hostile_clients(edited))), forced=tiers)
 
 
 def with_old_protocol(plan: Plan) -> Plan:
@@ -240,9 +242,9 @@ def with_groups(plan: Plan) -> Plan:
         "offsets.topic.replication.factor": str(min(3, len(plan.core))),
     }
     began_ms = min(each.at_ms for each in _created(plan) if each.topic == plan.records.topic)
-    more = [_member_change(rng, at_ms, session_ms) for at_ms in _times(rng, began_ms, BETWEEN_CHANGES_MS, plan.calm_ms)]
+    more = [_member_change(rng, at_ms, session_ms) for at_ms in times(rng, began_ms, BETWEEN_CHANGES_MS, plan.calm_ms)]
     if rng.random() < 0.5:
-        for at_ms in _times(rng, began_ms, BETWEEN_COORDINATORS_MS, plan.calm_ms):
+        for at_ms in times(rng, began_ms, BETWEEN_COORDINATORS_MS, plan.calm_ms):
             kind = rng.choice((Kill, Pause, Stop))
             lasting_ms = round(plan.cluster.session_timeout_ms * rng.choice((0.05, 0.6, 1.5)) * rng.uniform(0.7, 1.3))
             more.append(kind(at_ms=at_ms, node=COORDINATOR, for_ms=lasting_ms))
@@ -253,13 +255,6 @@ def _member_change(rng: Random, at_ms: float, session_ms: float) -> Happening:
     how: MemberChange = rng.choice(("join", "join", "leave", "die", "die", "pause", "pause", "replace"))
     for_ms = round(session_ms * rng.choice((0.1, 0.6, 1.5, 4.0)) * rng.uniform(0.7, 1.3))
     return ChangeMember(at_ms=at_ms, member=rng.randrange(6), how=how, for_ms=for_ms)
-
-
-def _times(rng: Random, after_ms: float, between_ms: tuple[float, float], until_ms: float) -> Iterator[float]:
-    """Yield times until `until_ms`; the mean time between two is chosen from the range `between_ms`."""
-    at_ms, mean_ms = after_ms, rng.uniform(*between_ms)
-    while (at_ms := at_ms + rng.expovariate(1.0 / mean_ms)) < until_ms:
-        yield round(at_ms, 1)
 
 
 def _with_happenings(
@@ -390,8 +385,8 @@ def with_reassignments(plan: Plan) -> Plan:
     settings = dict(plan.cluster.settings)
     if rng.random() < ONE_AT_A_TIME:
         settings["camerlengo.reassignments.in.cluster"] = "1"
-    times = _times(rng, min(each.at_ms for each in created), BETWEEN_REASSIGNMENTS_MS, plan.calm_ms)
-    reassignments = [_reassign(rng, at_ms, rng.choice(created), plan.cluster.brokers) for at_ms in times]
+    moments = times(rng, min(each.at_ms for each in created), BETWEEN_REASSIGNMENTS_MS, plan.calm_ms)
+    reassignments = [_reassign(rng, at_ms, rng.choice(created), plan.cluster.brokers) for at_ms in moments]
     return _with_happenings(plan, reassignments, settings)
 
 
@@ -449,7 +444,7 @@ def with_operations(plan: Plan) -> Plan:
 
 def _each_moment(rng: Random, plan: Plan, draw: Callable[[float], Happening]) -> Iterator[Happening]:
     """One after the other, from when the first topic is there."""
-    return map(draw, _times(rng, 1_000.0, BETWEEN_OPERATIONS_MS, plan.calm_ms))
+    return map(draw, times(rng, 1_000.0, BETWEEN_OPERATIONS_MS, plan.calm_ms))
 
 
 def _election(rng: Random, plan: Plan, created: list[CreateTopic], at_ms: float) -> Happening:
@@ -538,8 +533,8 @@ def with_spoiled_znodes(plan: Plan) -> Plan:
     created = _created(plan)
     if rng.random() >= SPOILED_ZNODES or not created:
         return plan
-    times = _times(rng, min(each.at_ms for each in created), BETWEEN_SPOILED_MS, plan.calm_ms)
-    return _with_happenings(plan, [_spoil(rng, at_ms, rng.choice(created), plan.cluster.brokers) for at_ms in times])
+    moments = times(rng, min(each.at_ms for each in created), BETWEEN_SPOILED_MS, plan.calm_ms)
+    return _with_happenings(plan, [_spoil(rng, at_ms, rng.choice(created), plan.cluster.brokers) for at_ms in moments])
 
 
 def _spoil(rng: Random, at_ms: float, topic: CreateTopic, brokers: int) -> SpoilZnode:
@@ -572,7 +567,7 @@ def with_hand_edits(plan: Plan) -> Plan:
     if rng.random() >= HAND_EDITS:
         return plan
     edits: list[Happening] = []
-    for at_ms in _times(rng, 1_000.0, BETWEEN_EDITS_MS, plan.calm_ms):
+    for at_ms in times(rng, 1_000.0, BETWEEN_EDITS_MS, plan.calm_ms):
         for_ms = round(plan.cluster.session_timeout_ms * rng.choice(EDIT_LASTS_SESSIONS) * rng.uniform(0.7, 1.3))
         if rng.random() < EDIT_OF_EPOCH:
             how: EpochEdit = rng.choice(get_args(EpochEdit))
@@ -610,7 +605,7 @@ def with_hostile_clients(plan: Plan) -> Plan:
     is_alone = rng.random() < HOSTILE_ALONE
     others = tuple(each for each in plan.happenings if isinstance(each, Operation) or not is_alone)
     hostile: list[Happening] = []
-    for at_ms in _times(rng, 800.0, BETWEEN_HOSTILE_MS, plan.calm_ms):
+    for at_ms in times(rng, 800.0, BETWEEN_HOSTILE_MS, plan.calm_ms):
         kind: HostileKind = rng.choice(HOSTILE_KINDS)
         for_ms = round(rng.choice(HOSTILE_LASTING_MS) * rng.uniform(0.7, 1.3))
         node = rng.choice(list(plan.cluster.nodes))

@@ -7,7 +7,7 @@ hash of anything, so that a seed means the same run in every process.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 
 class Streams:
@@ -25,3 +25,10 @@ class Streams:
         draw = self.stream(purpose).expovariate
         rate = 1.0 / (mean_ms - least_ms)
         return lambda: least_ms + draw(rate)
+
+
+def times(rng: random.Random, after_ms: float, between_ms: tuple[float, float], until_ms: float) -> Iterator[float]:
+    """Yield times until `until_ms`; the mean time between two is chosen from the range `between_ms`."""
+    at_ms, mean_ms = after_ms, rng.uniform(*between_ms)
+    while (at_ms := at_ms + rng.expovariate(1.0 / mean_ms)) < until_ms:
+        yield round(at_ms, 1)

@@ -17,6 +17,7 @@ from controller.protocol.codec import ApiKey
 from controller.protocol.errors import UnencodableValue
 from controller.protocol.framing import Part, joined
 from controller.simulator.network import Frame, Socket
+from controller.storage import StorageError
 
 
 class Receiver(Protocol):
@@ -90,7 +91,7 @@ class _Served:
     def _send(self, parts: Sequence[Part] | None) -> None:
         try:
             frame = None if parts is None else joined(parts)
-        except UnencodableValue:  # the file of a range was truncated meanwhile: its response cannot be sent
+        except (UnencodableValue, OSError, StorageError):  # the file of a range was truncated or lost meanwhile
             frame = None
         if frame is None:
             self._socket.close()

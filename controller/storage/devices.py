@@ -31,9 +31,10 @@ ANY_DEVICE = Device("memory")
 
 class NotCached(Exception):
     """A read would wait for the device, and its caller must not (`Disk.no_wait`). `read_in` reads the bytes, on any
-    thread, so that they are in memory when the caller tries again; it is a job of `device`."""
+    thread, so that they are in memory when the caller tries again; it is a job of `device`. With a number, it reads at
+    least so many from there on, since the caller goes on reading."""
 
-    def __init__(self, device: Device, read_in: Callable[[], None], size_bytes: int, what: str) -> None:
+    def __init__(self, device: Device, read_in: Callable[..., None], size_bytes: int, what: str) -> None:
         super().__init__(what)
         self.device = device
         self.read_in = read_in

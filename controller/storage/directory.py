@@ -36,9 +36,11 @@ from controller.storage.disk import Disk, Health, Lock, is_shortage, on_disk
 from controller.storage.errors import CorruptLog, LogOffline, OutOfResources
 from controller.storage.log import PartitionLog
 from controller.storage.recovery import NEW, LogCheckpoint
+from controller.storage.segment import Segment
 from controller.storage.settings import LogSettings
 from controller.storage.tiered_log import TieredLog
 from controller.storage.tiers import HddStore, LogTiers, SsdSpace, retire_on_hdds
+from statemachines.log_segment import Cached, OnlyCache
 
 _NOT_A_PARTITIONS = frozenset((errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR))
 DELETED = "-delete"
@@ -206,6 +208,16 @@ class LogDirectory:
             ssd.used_bytes = ssd.capacity_bytes - free_bytes
         ssd.reserve_bytes = ssd.capacity_bytes * (100 - full_percent) // 100
         return ssd
+
+    @on_disk
+    def tiered_segments(self) -> list[tuple[TieredLog, Segment]]:
+        """Every segment of the logs on two tiers that have their home here. Their ages are known afterwards: a file's
+        is asked of the disk once."""
+        found = [(log, one) for log in self.logs.values() if isinstance(log, TieredLog) for one in log.segments]
+        for _, segment in found:
+            if segment.state in (OnlyCache, Cached):
+                segment.sealed_ms  # noqa: B018 - remembered
+        return found
 
     def _set_aside(self, partition: TopicPartition) -> None:
         """The files of a log that lacks a part for good, under another name: its replica begins anew."""

@@ -36,6 +36,7 @@ from controller.system import (
     is_cached,
     read_at,
     read_cached,
+    read_into_cache,
     sync_data,
     sync_directory,
     sync_file,
@@ -87,9 +88,6 @@ _numbers = count()
 _FLAGS = os.O_RDWR | os.O_APPEND | OPEN_FLAGS
 
 
-READ_IN_BYTES = 1024 * 1024
-
-
 class _NoWait(threading.local):
     is_set = False
 
@@ -99,19 +97,56 @@ def device_of_number(number: int) -> Device:
     return Device(f"{os.major(number)}:{os.minor(number)}" if hasattr(os, "major") else str(number))
 
 
-KNOWN_BYTES = 4 * 1024 * 1024
+Identity: TypeAlias = tuple[int, int]
+"""A file's device and inode."""
+WINDOW_BYTES = 2 * 1024 * 1024
+"""How much of a file is looked for in the page cache at a time, from a multiple of it on."""
 KNOWN_S = 1.0
-"""How much of a file is looked for in the page cache at a time, and for how long what was found counts as there: a
-consumer reads on from where it was."""
+"""How long what was found in the page cache counts as there: consumers read on, and read what others have read."""
+KNOWN_MAX = 512
 BUSY_S = 5.0
-_read_in_s: dict[int, float] = {}
-"""When something was last read in from a device, by its number."""
+BUSY_MAX = 4_000
+READ_AHEAD_BYTES = 4 * 1024 * 1024
+"""The system is taken to read no further ahead of what it is asked for."""
 
 
-def _not_cached(file: OpenFile | CachedFile, device: int, position: int, length: int) -> NotCached:
-    _read_in_s[device] = time.monotonic()
+class _Busy:
+    """The windows of files that something was lately read in from: a page of them may be in the page cache before it is
+    read. Safe on any thread."""
+
+    def __init__(self) -> None:
+        self._read_in_s: dict[tuple[Identity, int], float] = {}
+
+    def note(self, file: Identity, position: int, end: int) -> None:
+        times, now_s = self._read_in_s, time.monotonic()
+        if len(times) >= BUSY_MAX:
+            for key, read_in_s in list(times.items()):
+                if read_in_s < now_s - BUSY_S:
+                    times.pop(key, None)
+        for window in _windows(position, end + READ_AHEAD_BYTES):
+            times[file, window] = now_s
+
+    def has(self, file: Identity, position: int, end: int, now_s: float) -> bool:
+        times = self._read_in_s
+        return any(now_s - times.get((file, window), -BUSY_S) < BUSY_S for window in _windows(position, end))
+
+
+def _windows(position: int, end: int) -> range:
+    """Where the windows of a range begin."""
+    return range(position - position % WINDOW_BYTES, end, WINDOW_BYTES)
+
+
+_busy = _Busy()
+
+
+def _not_cached(file: OpenFile | CachedFile, identity: Identity, position: int, length: int) -> NotCached:
+    _busy.note(identity, position, position + length)
     what = f"read of {length} bytes at {position} of {file.path}"
-    return NotCached(device_of_number(device), partial(file.read_in, position, length), length, what)
+
+    def read_in(at_least: int = 0) -> None:
+        file.read_in(position, max(length, at_least))
+
+    return NotCached(device_of_number(identity[0]), read_in, length, what)
 
 
 _no_wait = _NoWait()
@@ -120,13 +155,15 @@ _no_wait = _NoWait()
 class OpenFile:
     """One descriptor. `closing` closes it when no reference to it is left; without it, it is closed at once."""
 
-    __slots__ = ("_closing", "_device", "_fd", "_known", "path")
+    __slots__ = ("_closing", "_fd", "_identity", "_known", "_read_in", "path")
 
     def __init__(self, path: str, closing: Closing | None = None, *, create: bool = True) -> None:
         self._fd = -1
-        self._device = -1
-        self._known = (0, 0, 0.0)
-        """What was found in the page cache: from, to, and when."""
+        self._identity: Identity | None = None
+        self._known: dict[int, tuple[int, float]] = {}
+        """Windows and other ranges that are in the page cache: from, to, and until when that counts."""
+        self._read_in = (0, 0, 0.0)
+        """The latest range that was read in: from, to, and until when it counts as there."""
         self._closing = closing
         self.path = path
         self._fd = os.open(path, _FLAGS | (os.O_CREAT if create else 0), 0o644)
@@ -166,32 +203,63 @@ class OpenFile:
     def read_cached(self, position: int, length: int) -> bytes | None:
         return read_cached(self._fd, length, position)
 
-    def require_cached(self, position: int, length: int) -> None:
-        start, end, found_s = self._known
-        now_s = time.monotonic()
-        if start <= position and position + length <= end and now_s - found_s < KNOWN_S:
-            return
-        device = self._device_number()
-        busy = now_s - _read_in_s.get(device, -BUSY_S) < BUSY_S
-        if not busy and length < KNOWN_BYTES:
-            known_bytes = min(KNOWN_BYTES, self.size() - position)
-            if known_bytes > length and is_cached(self._fd, position, known_bytes, busy=False):
-                self._known = (position, position + known_bytes, now_s)
-                return
-        if not is_cached(self._fd, position, length, busy=busy):
-            raise _not_cached(self, device, position, length)
+    def is_known(self, position: int, length: int) -> bool:
+        """Whether these bytes were found in the page cache within the last KNOWN_S."""
+        known = self._known
+        end, now_s = position + length, time.monotonic()
+        found = known.get(position)
+        if found is not None and found[0] >= end and found[1] > now_s:
+            return True
+        while position < end:
+            found = known.get(position - position % WINDOW_BYTES)
+            if found is None or found[0] <= position or found[1] <= now_s:
+                begin, until, known_until_s = self._read_in
+                return begin <= position and end <= until and known_until_s > now_s
+            position = found[0]
+        return True
 
-    def _device_number(self) -> int:
-        if self._device == -1:
-            self._device = os.fstat(self._fd).st_dev
-        return self._device
+    def require_cached(self, position: int, length: int) -> None:
+        if self.is_known(position, length):
+            return
+        identity, end, now_s = self.identity, position + length, time.monotonic()
+        busy = _busy.has(identity, position, end, now_s)
+        if not busy and self._find_windows(position, end, now_s):
+            return
+        if not is_cached(self._fd, position, length, busy=busy):
+            raise _not_cached(self, identity, position, length)
+
+    def _find_windows(self, position: int, end: int, now_s: float) -> bool:
+        """Look for all of the windows of a range, as far as the file goes. False if something is missing."""
+        size = self.size()
+        for begin in _windows(position, end):
+            until = min(begin + WINDOW_BYTES, size)
+            found = self._known.get(begin)
+            if found is None or found[0] < until or found[1] <= now_s:
+                if until <= begin or not is_cached(self._fd, begin, until - begin, busy=False):
+                    return False
+                self._know(begin, until)
+        return end <= size
+
+    def _know(self, begin: int, end: int) -> None:
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()  # in one call: other threads may add to it
+        self._known[begin] = (end, time.monotonic() + KNOWN_S)
+
+    @property
+    def identity(self) -> Identity:
+        if self._identity is None:
+            stat = os.fstat(self._fd)
+            self._identity = stat.st_dev, stat.st_ino
+        return self._identity
 
     def read_in(self, position: int, length: int) -> None:
         """Read bytes so that they are in the page cache."""
-        end = position + length
-        while position < end and (got := len(self.read_at(position, min(READ_IN_BYTES, end - position)))):
-            position += got
-        _read_in_s[self._device_number()] = time.monotonic()
+        at, end = position, position + length
+        while at < end and (got := read_into_cache(self._fd, at, end - at)):
+            at += got
+        self._know(position, at)
+        self._read_in = (position, at, time.monotonic() + KNOWN_S)
+        _busy.note(self.identity, position, at)
 
     def fileno(self) -> int:
         return self._fd
@@ -231,10 +299,6 @@ class _Counted(OpenFile):
         if self.left_cache and self._fd != -1 and os.fstat(self._fd).st_nlink:
             self.close()  # at once: there are no blocks to give back
         super().__del__()
-
-
-Identity: TypeAlias = tuple[int, int]
-"""A file's device and inode."""
 
 
 class Descriptors:
@@ -310,7 +374,7 @@ class CachedFile:
         self.path = path
         self._number = next(_numbers)
         self._descriptors = descriptors
-        self._identity = _identity(descriptors.open(self._number, path, create=True))
+        self._identity = descriptors.open(self._number, path, create=True).identity
 
     def _opened(self) -> OpenFile:
         found = self._descriptors.find(self._number)
@@ -318,7 +382,7 @@ class CachedFile:
 
     def _open_again(self) -> OpenFile:
         opened = self._descriptors.open(self._number, self.path, create=False)
-        if _identity(opened) != self._identity:
+        if opened.identity != self._identity:
             self._descriptors.forget(self._number)
             raise OSError(errno.ESTALE, "another file has taken its place", self.path)
         return opened
@@ -327,12 +391,13 @@ class CachedFile:
         self._opened().append(data)
 
     def read_at(self, position: int, length: int) -> bytes:
-        if _no_wait.is_set:
-            data = self._opened().read_cached(position, length)
-            if data is None:
-                raise _not_cached(self, self._identity[0], position, length)
-            return data
-        return self._opened().read_at(position, length)
+        opened = self._opened()
+        if not _no_wait.is_set or opened.is_known(position, length):
+            return opened.read_at(position, length)
+        data = opened.read_cached(position, length)
+        if data is None:
+            raise _not_cached(self, self._identity, position, length)
+        return data
 
     def require_cached(self, position: int, length: int) -> None:
         self._opened().require_cached(position, length)
@@ -362,11 +427,6 @@ class CachedFile:
 
     def __del__(self) -> None:
         self._descriptors.forget(self._number)
-
-
-def _identity(file: OpenFile) -> Identity:
-    stat = os.fstat(file.fileno())
-    return stat.st_dev, stat.st_ino
 
 
 AGAIN_S = 0.5
@@ -482,7 +542,7 @@ def open_files_default() -> int:
     return OPEN_FILES_UNLIMITED if limit is None else max(limit // OPEN_FILES_SHARE, OPEN_FILES_MIN)
 
 
-def _read_in(path: str) -> None:
+def _read_in(path: str, at_least: int = 0) -> None:
     with open(path, "rb") as file:
         file.read()
 

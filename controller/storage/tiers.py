@@ -217,11 +217,18 @@ class SsdSpace:
         self.reserve_bytes = 0
         self.refused = 0
         """Appends that were refused."""
+        self.wanted_bytes = 0
+        """The largest of those that were refused since `wanted` was asked."""
+
+    def wanted(self) -> int:
+        wanted, self.wanted_bytes = self.wanted_bytes, 0
+        return wanted
 
     def take(self, size_bytes: int) -> None:
         """Count an append to the SSD. Raises SsdFull: it is refused."""
         if self.capacity_bytes and not admits(self.capacity_bytes - self.used_bytes, size_bytes, self.reserve_bytes):
             self.refused += 1
+            self.wanted_bytes = max(self.wanted_bytes, size_bytes)
             limit = self.capacity_bytes - self.reserve_bytes
             why = f"the SSD is full: {self.used_bytes} bytes of {limit} are used, and {size_bytes} are to be appended"
             raise SsdFull(self.path, OSError(errno.ENOSPC, why))

@@ -31,7 +31,9 @@ class ShiftedClock(RealClock):
     """The clock of a `ClusterThread`."""
 
     def __init__(self, network: ClusterThread) -> None:
-        self._shifted = loop = network.shifted_loop
+        loop = network.loop
+        assert isinstance(loop, ShiftedLoop)
+        self._shifted = loop
         super().__init__(network, lambda: loop.time() * 1_000.0)
 
     def wall_ms(self) -> int:
@@ -54,8 +56,7 @@ class ClusterThread(NetworkThread):
     clock: ShiftedClock
 
     def __init__(self, name: str) -> None:
-        self.shifted_loop = ShiftedLoop()
-        super().__init__(name, self.shifted_loop)
+        super().__init__(name, ShiftedLoop)
         self.clock = ShiftedClock(self)
 
 

@@ -57,6 +57,7 @@ HOT_BEHIND = 50
 FETCH_VERSION, PRODUCE_VERSION = 11, 8
 LIMIT_S = 60.0
 WARM_UP_S = 1.0
+REALTIME_PRIORITY = 10
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -65,12 +66,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " of 100 bytes with acks=1 to the topic hot, and another fetches its latest records, each at a steady rate;"
         " latency is counted from when a request was due. Beside them, N readers fetch records of the topic cold that"
         " are not in the page cache. The table has p50 and p99 by the number of readers, and the ratio to the median"
-        " of the runs without readers. Needs Linux, root, losetup, mkfs.ext4 and the blkio controller of cgroups v1."
+        " of the runs without readers. With --control each number of readers is measured a second time with readers of"
+        " records in the page cache, at the device's bandwidth: what differs is the effect of cold records, the rest"
+        " that of readers. --realtime keeps other processes of the machine out of the figures. Needs Linux, root,"
+        " losetup, mkfs.ext4 and the blkio controller of cgroups v1."
     )
     parser.add_argument("--readers", type=integers(0), default=(0, 1, 8, 32), metavar="N,...", help="(0,1,8,32)")
     add_count(parser, "--rate", 200, "requests per second of each of the two clients")
     add_count(parser, "--megabytes-per-second", 10, "bandwidth of the device, for reads and for writes")
     add_count(parser, "--cold-megabytes", 192, "size of the cold topic")
+    parser.add_argument("--control", action="store_true", help="measure beside readers of cached records, too")
+    parser.add_argument(
+        "--realtime", action="store_true", help="run everything with real-time priority (SCHED_RR), before others"
+    )
     add_count(parser, "--runs", 1, "number of rounds; the output has medians")
     parser.add_argument("--seconds", type=number_from(), default=8.0, metavar="S", help="duration of each run (8)")
     add_output(parser)
@@ -79,6 +87,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     _require()
     before = os.getloadavg()[0]
+    if arguments.realtime and sys.platform == "linux":
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(REALTIME_PRIORITY))  # children inherit it
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="camerlengo-cold-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -93,9 +103,10 @@ def run(arguments: argparse.Namespace) -> int:
         pid = cluster.brokers[1].pid
         stack.enter_context(_throttled(device, pid, arguments.megabytes_per_second))
         logs = sorted((folder / "mounted").glob(f"{COLD}-0/*.log"))
-        rows = [
-            _measured(at, pid, logs, readers, arguments) for _ in range(arguments.runs) for readers in arguments.readers
-        ]
+        kinds = [(readers, False) for readers in arguments.readers]
+        if arguments.control:
+            kinds += [(readers, True) for readers in arguments.readers if readers]
+        rows = [_measured(at, pid, logs, *kind, arguments) for _ in range(arguments.runs) for kind in kinds]
     found = {"benchmark": "cold-reads", "rows": _medians(rows), "circumstances": circumstances(before)}
     show(arguments, found, table(found))
     return 0
@@ -179,11 +190,16 @@ def _evict(logs: Sequence[Path]) -> None:
 
 
 def _measured(
-    at: Address, pid: int, logs: Sequence[Path], readers: int, arguments: argparse.Namespace
+    at: Address, pid: int, logs: Sequence[Path], readers: int, cached: bool, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    _evict(logs)
+    """`cached`: the readers' records are in the page cache, and they read no faster than the device would."""
+    for path in logs if cached else ():
+        path.read_bytes()
+    if not cached:
+        _evict(logs)
     given = {"at": address_text(at), "seconds": arguments.seconds, "rate": arguments.rate, "readers": readers}
     given["records"] = arguments.cold_megabytes * 1024 * 1024 // COLD_RECORD_BYTES // BATCH_RECORDS * BATCH_RECORDS
+    given["bytes_per_s"] = arguments.megabytes_per_second * 1024 * 1024 if cached else None
     children = [_child("readers", given)] if readers else []
     before_s = cpu_s(pid)
     children.append(_child("probe", given))
@@ -194,7 +210,7 @@ def _measured(
             child.kill()
             child.wait()
     spent_s = cpu_s(pid) - before_s
-    row: dict[str, Any] = {"readers": readers, "cpu_s": round(spent_s, 2)}
+    row: dict[str, Any] = {"readers": readers, "cached": cached, "cpu_s": round(spent_s, 2)}
     for kind, latencies in answers[-1].items():
         row[kind] = {f"p{percent:g}": percentile(latencies, percent) for percent in (50, 99)}
         row[kind]["max"] = round(max(latencies), 2)
@@ -216,9 +232,9 @@ def _output(child: subprocess.Popen[str], seconds: float) -> str:
 
 def _medians(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
-    for readers in dict.fromkeys(row["readers"] for row in rows):
-        those = [row for row in rows if row["readers"] == readers]
-        median: dict[str, Any] = {"readers": readers}
+    for readers, cached in dict.fromkeys((row["readers"], row["cached"]) for row in rows):
+        those = [row for row in rows if (row["readers"], row["cached"]) == (readers, cached)]
+        median: dict[str, Any] = {"readers": readers, "cached": cached}
         for kind in ("produce", "fetch"):
             median[kind] = {name: percentile([row[kind][name] for row in those], 50) for name in ("p50", "p99", "max")}
         for name in ("cold_mb_per_s", "cpu_s"):
@@ -233,13 +249,14 @@ def _medians(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    lines = [f"{'readers':>7}{'cold MB/s':>11}{'CPU s':>7}  produce ms: p50, p99, max, ratio   fetch ms: ..."]
+    lines = [f"{'readers':>14}{'MB/s':>6}{'CPU s':>7}  produce ms: p50, p99, max, ratio   fetch ms: ..."]
     for row in found["rows"]:
         sides = "   ".join(
             f"{row[kind]['p50']:>8.2f}{row[kind]['p99']:>8.2f}{row[kind]['max']:>8.1f}{row[kind].get('ratio', 0):>7.2f}"
             for kind in ("produce", "fetch")
         )
-        lines.append(f"{row['readers']:>7}{row['cold_mb_per_s']:>11.1f}{row['cpu_s']:>7.2f}  {sides}")
+        name = f"{row['readers']}{' (cached)' if row['cached'] else ''}"
+        lines.append(f"{name:>14}{row['cold_mb_per_s']:>6.1f}{row['cpu_s']:>7.2f}  {sides}")
     return "\n".join([*lines, found["circumstances"]])
 
 
@@ -344,24 +361,32 @@ def readers(given: Mapping[str, Any]) -> dict[str, int]:
     """Fetch without a pause, each reader from a place of its own."""
     at, count, records = address(given["at"]), given["readers"], given["records"]
     until_s = time.perf_counter() + given["seconds"] + WARM_UP_S
-    clients = {}
-    offsets = {}
+    began_s = time.perf_counter()
+    limit = given["bytes_per_s"]
+    clients = [BenchClient(at) for _ in range(count)]
+    by_socket = {client.socket.fileno(): number for number, client in enumerate(clients)}
+    offsets = [number * records // count for number in range(count)]
+    asking = list(range(count))
     read_bytes = 0
-    for number in range(count):
-        client = BenchClient(at)
-        clients[client.socket.fileno()] = client
-        offsets[client.socket.fileno()] = number * records // count
-        client.send_fetch(COLD, offsets[client.socket.fileno()], FETCH_BYTES)
-    while (left_s := until_s - time.perf_counter()) > 0:
-        for fd in select.select(list(clients), [], [], left_s)[0]:
-            frame = clients[fd].received()
+    while (now_s := time.perf_counter()) < until_s:
+        wait_s = until_s - now_s
+        while asking:
+            if limit is not None and (ahead_s := read_bytes / limit - (now_s - began_s)) > 0:
+                wait_s = min(wait_s, ahead_s)
+                break
+            read_bytes += FETCH_BYTES if limit is not None else 0  # counted when asked for, to keep the pace
+            clients[asking[0]].send_fetch(COLD, offsets[asking[0]], FETCH_BYTES)
+            del asking[0]
+        for fd in select.select(list(by_socket), [], [], wait_s)[0]:
+            number = by_socket[fd]
+            frame = clients[number].received()
             if frame is None:
                 continue
             data = records_of(frame)
-            read_bytes += len(data)
+            read_bytes += len(data) if limit is None else 0
             headers = headers_of(data[: whole_bytes(data)])
-            offsets[fd] = headers[-1].next_offset if headers else 0
-            clients[fd].send_fetch(COLD, offsets[fd], FETCH_BYTES)
+            offsets[number] = headers[-1].next_offset if headers else 0
+            asking.append(number)
     return {"bytes": read_bytes}
 
 

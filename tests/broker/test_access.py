@@ -110,6 +110,16 @@ REQUESTS: Mapping[ApiKey, Callable[[], RequestValue]] = {
         0,
         (transactions.TxnOffsetCommitRequestTopic("t", (transactions.TxnOffsetCommitRequestPartition(0, 1, ""),)),),
     ),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: lambda: security.DescribeClientQuotasRequest((), False),
+    ApiKey.ALTER_CLIENT_QUOTAS: lambda: security.AlterClientQuotasRequest(
+        (
+            security.QuotaAlteration(
+                (security.QuotaEntityPart("user", "eve"),),
+                (security.QuotaOperation("producer_byte_rate", 1e9, False),),
+            ),
+        ),
+        False,
+    ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda: security.DescribeUserScramCredentialsRequest(None),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: lambda: security.AlterUserScramCredentialsRequest(
         (), (security.ScramCredentialUpsertion("eve", 1, 4_096, b"salt", b"salted"),)

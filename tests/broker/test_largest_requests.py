@@ -339,6 +339,40 @@ ROWS: Mapping[ApiKey, tuple[Row, ...]] = {
     ),
     ApiKey.SASL_HANDSHAKE: ((None, lambda: security.SaslHandshakeRequest("PLAIN")),),
     ApiKey.SASL_AUTHENTICATE: ((None, lambda: security.SaslAuthenticateRequest(b"x" * 500_000)),),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: (
+        (
+            None,
+            lambda: security.DescribeClientQuotasRequest(
+                named(lambda name: security.QuotaFilterComponent("user", 0, name)), False
+            ),
+        ),
+    ),
+    ApiKey.ALTER_CLIENT_QUOTAS: (
+        (
+            None,
+            lambda: security.AlterClientQuotasRequest(
+                named(
+                    lambda name: security.QuotaAlteration(
+                        (security.QuotaEntityPart("user", name),), (security.QuotaOperation("k", 1.0, False),)
+                    ),
+                    CLIENT // 3,
+                ),
+                False,
+            ),
+        ),
+        (
+            None,
+            lambda: security.AlterClientQuotasRequest(
+                (
+                    security.QuotaAlteration(
+                        named(lambda name: security.QuotaEntityPart("user", name), CLIENT // 3),
+                        named(lambda name: security.QuotaOperation(name, 1.0, True), CLIENT // 3),
+                    ),
+                ),
+                False,
+            ),
+        ),
+    ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (
         (None, lambda: security.DescribeUserScramCredentialsRequest(named(security.UserName))),
     ),

@@ -43,9 +43,10 @@ def test_kafkas_defaults_hold() -> None:
 
 
 def test_every_setting_has_its_field() -> None:
-    tiers = {field for field, _, _ in _SETTINGS.values() if field.startswith("tier_")}
-    names = {field for field, _, _ in _SETTINGS.values()} - tiers | {
+    grouped = {field for field, _, _ in _SETTINGS.values() if field.startswith(("tier_", "quota_"))}
+    names = {field for field, _, _ in _SETTINGS.values()} - grouped | {
         "tiers",
+        "quotas",
         "log",
         "cluster_id",
         "without_effect",
@@ -232,7 +233,6 @@ def test_a_file_that_can_not_be_read_is_told() -> None:
         ("max.connections.per.ip", "10"),
         ("max.connections.per.ip.overrides", "10.0.0.1:5"),
         ("max.connection.creation.rate", "20"),
-        ("quota.producer.default", "1048576"),
         ("client.quota.callback.class", "a.Callback"),
         ("delegation.token.master.key", "hidden"),
         ("password.encoder.secret", "hidden"),
@@ -257,8 +257,7 @@ def test_what_promises_security_or_a_limit_is_refused(name: str, value: str) -> 
         ("zookeeper.ssl.client.enable", "false"),
         ("max.connections.per.ip", "2147483647"),
         ("max.connections.per.ip.overrides", ""),
-        ("quota.consumer.default", "9223372036854775807"),
-        ("quota.window.num", "11"),
+        ("replication.quota.window.num", "11"),
         ("num.io.threads", "8"),
     ],
 )

@@ -83,6 +83,8 @@ def _type(field: Field, version: int) -> st.SearchStrategy[Any]:
     match field.type:
         case Fixed(code="?"):
             return st.booleans()
+        case Fixed(code="d"):
+            return st.floats(allow_nan=False)
         case Fixed(code="16s"):
             return st.binary(min_size=16, max_size=16) | st.just(bytes(16))
         case Fixed(code=code):

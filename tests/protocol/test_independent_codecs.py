@@ -148,6 +148,8 @@ KIO_MODULES = {
     ApiKey.DELETE_ACLS: "delete_acls",
     ApiKey.SASL_HANDSHAKE: "sasl_handshake",
     ApiKey.SASL_AUTHENTICATE: "sasl_authenticate",
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: "describe_client_quotas",
+    ApiKey.ALTER_CLIENT_QUOTAS: "alter_client_quotas",
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "describe_user_scram_credentials",
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: "alter_user_scram_credentials",
 }
@@ -204,6 +206,8 @@ EMPTY_RESPONSES: dict[ApiKey, ResponseValue] = {
     ApiKey.DELETE_ACLS: security.DeleteAclsResponse(()),
     ApiKey.SASL_HANDSHAKE: security.SaslHandshakeResponse(0, ()),
     ApiKey.SASL_AUTHENTICATE: security.SaslAuthenticateResponse(0),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: security.DescribeClientQuotasResponse(0),
+    ApiKey.ALTER_CLIENT_QUOTAS: security.AlterClientQuotasResponse(()),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: security.DescribeUserScramCredentialsResponse(0),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: security.AlterUserScramCredentialsResponse(()),
 }

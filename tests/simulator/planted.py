@@ -46,6 +46,7 @@ from tests.simulator.planted_hostile import HOSTILE_FAULTS
 from tests.simulator.planted_operations import OPERATION_FAULTS
 from tests.simulator.planted_reassignments import REASSIGNMENT_FAULTS
 from tests.simulator.planted_records import RECORD_FAULTS
+from tests.simulator.planted_tiers import TIER_FAULTS
 from tests.simulator.planted_zookeeper import ZOOKEEPER_FAULTS
 
 Patch = pytest.MonkeyPatch
@@ -313,6 +314,7 @@ FAULTS: Mapping[str, Plant] = {
     **HOSTILE_FAULTS,
     **GROUP_FAULTS,
     **ZOOKEEPER_FAULTS,
+    **TIER_FAULTS,
 }
 
 
@@ -334,7 +336,7 @@ def search(fault: str, seeds: range) -> Found:
     with pytest.MonkeyPatch.context() as patch:
         FAULTS[fault](patch)
         for count, seed in enumerate(seeds, 1):
-            plan = draw_plan(seed)
+            plan = draw_plan(seed, tiers=fault in TIER_FAULTS)
             try:
                 violation = run_plan(plan).violation
             except Exception as error:  # noqa: BLE001 - told as what it found

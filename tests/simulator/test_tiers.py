@@ -7,19 +7,21 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.broker.broker import DataPlane
 from controller.broker.node import Node
 from controller.protocol import ApiKey
 from controller.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from controller.scenarios.faults import BreakLogDirectory
+from controller.scenarios.files import parse_plan, plan_text
 from controller.simulator import Simulation
+from controller.simulator.plan_generator import draw_plan
 from controller.simulator.simulation import NotInTime
+from controller.simulator.swarm import run_plan
 from controller.storage import LogOffline, headers_of
 from controller.storage.batches import Record, encode_batch
 from controller.storage.tiered_log import TieredLog
 from statemachines.log_segment import ON_SSD, SegmentState
-from statemachines.tier_placement import CopyBudget
+from tests.simulator.planted_tiers import full_ssd_stays_full, serves_after_a_lost_ssd, throttle_ignored
 
 SETTINGS = {
     "log.dirs": "/ssd,/hdd1,/hdd2",
@@ -71,6 +73,12 @@ class Tiered:
             errors.append(answer.responses[0].partition_responses[0].error_code)
             self.produced += errors[-1] == 0
         return errors
+
+    def append(self, batch: bytes, topic: str = "t") -> int:
+        """Send one batch; the error code."""
+        request = ProduceRequest(-1, 1_000, (ProduceTopic(topic, (ProducePartition(0, batch),)),))
+        answer = self.made.answer(self.made.ask(1, ApiKey.PRODUCE, request))
+        return int(answer.responses[0].partition_responses[0].error_code)
 
     def states(self, broker: int = 1) -> Counter[str]:
         return Counter(segment.state.name for segment in self.log(broker).segments)
@@ -129,6 +137,40 @@ def test_a_full_ssd_refuses_appends_with_a_reason_and_goes_on_once_there_is_room
     tiered.made.run_for(5_000)
     assert set(tiered.produce(10)) == {0}
     assert tiered.read_all() == tiered.produced
+
+
+def test_a_batch_that_fits_only_after_an_eviction_is_taken() -> None:
+    """Found by the swarm: the SSD was used below the threshold of evictions, and the batch was refused for good."""
+    tiered = Tiered(camerlengo_tier_ssd_bytes="12000")
+    while tiered.log().ssd_bytes() <= 8_500:
+        assert tiered.produce(1) == [0]
+        tiered.made.run_for(500)
+    batch = encode_batch([Record(one, tiered.made.clock.wall_ms(), None, RECORD) for one in range(13)])
+    assert tiered.append(batch) == 56
+    tiered.made.run_for(500)
+    assert tiered.append(batch) == 0
+
+
+def test_an_ssd_full_of_active_segments_gets_room() -> None:
+    tiered = Tiered(log_segment_bytes="100000")
+    assert 56 in tiered.produce(200)
+    tiered.made.run_for(2_000)
+    assert tiered.produce(1) == [0]
+    assert tiered.read_all() == tiered.produced
+
+
+def test_a_compacted_topic_does_not_keep_others_from_being_copied() -> None:
+    tiered = Tiered()
+    compacted = tiered.made.create_topic("compacted", 1, 1, {"cleanup.policy": "compact"})
+    assert tiered.made.answer(compacted) == "done"
+    tiered.made.run_until_rest()
+    for _ in range(30):
+        batch = encode_batch([Record(0, tiered.made.clock.wall_ms(), b"k", RECORD)])
+        assert tiered.append(batch, "compacted") == 0
+    tiered.produce(40)
+    tiered.made.run_for(2_000)
+    assert tiered.states()["OnlyCache"] == 0
+    assert tiered.states()["Cached"] > 0
 
 
 def test_a_restart_finds_every_segment_again() -> None:
@@ -205,19 +247,13 @@ def test_a_lost_ssd_takes_the_replica_out_of_the_isr() -> None:
     assert tiered.read_all(other) >= tiered.produced
 
 
-def throttle_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CopyBudget, "wait_ms", lambda *_: 0.0)
-
-
-def serves_after_a_lost_ssd(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DataPlane, "_directory_failed", lambda *_: None)
-
-
 @pytest.mark.parametrize(
     ("plant", "finds"),
     [
         (throttle_ignored, test_a_copy_keeps_to_its_rate),
         (serves_after_a_lost_ssd, test_a_lost_ssd_takes_the_replica_out_of_the_isr),
+        (full_ssd_stays_full, test_a_batch_that_fits_only_after_an_eviction_is_taken),
+        (full_ssd_stays_full, test_an_ssd_full_of_active_segments_gets_room),
     ],
 )
 def test_a_planted_fault_is_found(
@@ -226,3 +262,12 @@ def test_a_planted_fault_is_found(
     plant(monkeypatch)
     with pytest.raises((AssertionError, NotInTime)):
         finds()
+
+
+@pytest.mark.parametrize("seed", [2, 4])
+def test_a_seed_of_the_swarm_with_tiers_holds(seed: int) -> None:
+    """`camerlengo simulate swarm --seeds 0..4999 --tiers` runs many."""
+    plan = draw_plan(seed, tiers=True)
+    assert parse_plan(plan_text(plan), "it") == plan
+    run = run_plan(plan)
+    assert run.violation is None, str(run.violation)

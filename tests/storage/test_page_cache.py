@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from controller import system
+from controller.storage import disk_files
 from controller.storage.devices import NotCached
 from controller.storage.disk_files import CachedFile, FileDisk
 
@@ -42,7 +43,8 @@ def test_what_is_not_in_the_page_cache_is_named_and_read_in(disk: FileDisk, file
     file.require_cached(0, MEGABYTE)
 
 
-def test_a_hole_within_a_range_is_found(file: CachedFile) -> None:
+def test_a_hole_within_a_range_is_found(file: CachedFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_files, "KNOWN_S", 0.0)
     file.read_at(0, MEGABYTE)
     file.require_cached(0, MEGABYTE)
     os.posix_fadvise(file.fileno(), 512 * 1024, 64 * 1024, os.POSIX_FADV_DONTNEED)
@@ -64,6 +66,50 @@ def test_ranges_of_any_place_and_length(
         assert not system.is_cached(fd, position, length, busy=busy), (position, length)
         file.read_in(position, length)
         assert system.is_cached(fd, position, length, busy=busy), (position, length)
+
+
+def test_what_was_found_is_not_looked_for_again_for_a_while(
+    disk: FileDisk, file: CachedFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers at several places of a file, and one that reads what another has just read, cost one look a window."""
+    looks: list[tuple[int, int]] = []
+
+    def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
+        looks.append((position, length))
+        return system.is_cached(fd, position, length, busy=busy)
+
+    monkeypatch.setattr(disk_files, "is_cached", is_cached)
+    monkeypatch.setattr(disk_files, "KNOWN_S", 1e6)
+    monkeypatch.setattr(disk_files, "WINDOW_BYTES", 256 * 1024)
+    file.read_at(0, MEGABYTE)
+    for position in (0, 600_000, 10, 200_000, 700_000):
+        file.require_cached(position, 100_000)
+    assert looks == [(0, 262_144), (524_288, 262_144), (262_144, 262_144), (786_432, 262_144)]
+    disk.no_wait = True
+    try:
+        monkeypatch.setattr(disk_files, "read_cached", None)
+        assert file.read_at(900_000, 10) == bytes(10)
+    finally:
+        disk.no_wait = False
+
+
+def test_a_file_that_is_read_in_does_not_make_others_busy(
+    disk: FileDisk, file: CachedFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = disk.open(str(tmp_path / "other"))
+    other.append(bytes(MEGABYTE))
+    seen: list[bool] = []
+
+    def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
+        seen.append(busy)
+        return True
+
+    monkeypatch.setattr(disk_files, "is_cached", is_cached)
+    file.read_in(0, 100)
+    file.require_cached(0, 100)  # known
+    file.require_cached(200, 100)
+    other.require_cached(0, 100)
+    assert seen == [True, False]
 
 
 def test_a_reader_that_must_not_wait_reads_what_is_there_and_no_more(disk: FileDisk, file: CachedFile) -> None:

@@ -8,6 +8,7 @@ the broker's thread, since a log belongs to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, TypeVar
 
 from controller.broker.request_context import Job, Yielded
@@ -22,11 +23,13 @@ COLD_BYTES = 1024 * 1024
 """Of one partition's records that are not in memory, as far as one answer has them."""
 
 
-def read_in(cold: NotCached) -> Generator[Yielded, Any, bool]:
-    """Read in what is missing. False: that failed, and the read is to be done on the broker's thread, where the error,
-    if it comes again, is the log's or the HDD's to judge. Raises DeviceUnavailable."""
+def read_in(cold: NotCached, at_least: int = 0) -> Generator[Yielded, Any, bool]:
+    """Read in what is missing, and `at_least` so many bytes from there on. False: that failed, and the read is to be
+    done on the broker's thread, where the error, if it comes again, is the log's or the HDD's to judge. Raises
+    DeviceUnavailable."""
     try:
-        yield Job(cold.read_in, cold.device, size_bytes=cold.size_bytes, what=str(cold))
+        size_bytes = max(cold.size_bytes, at_least)
+        yield Job(partial(cold.read_in, at_least), cold.device, size_bytes=size_bytes, what=str(cold))
     except OSError:
         return False
     return True

@@ -15,6 +15,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from controller.broker.partition import Partition, PartitionEvents, Reader
+from controller.broker.quotas.clients import Charge, ChargedFetch
 from controller.broker.records.cold_reads import ATTEMPTS, COLD_BYTES, read_in
 from controller.broker.records.fetch_sessions import (
     Asked,
@@ -43,6 +44,7 @@ from controller.protocol.fetch import (
 from controller.protocol.schema import Records
 from controller.storage import DeviceUnavailable, FileRange, OffsetOutOfRange, PartitionLog, StorageError
 from controller.storage.devices import NotCached
+from controller.storage.segment import LOOK_BYTES
 from controller.timer.purgatory import DelayedOperation, Purgatory
 
 FIRST_VERSION_WITH_BATCHES = 4
@@ -177,9 +179,10 @@ class PartitionReader:
         """Read one partition of which something is not in memory: `cold` to begin with. Meanwhile its leader may have
         changed, so each attempt begins anew; its follower's log end offset was recorded by the first."""
         max_bytes = min(max_bytes, max(COLD_BYTES, ask.min_bytes))
+        # Where a header is missing, so are most likely the records and the header after them: one job reads them all.
         for attempt in range(ATTEMPTS):
             try:
-                last = not (yield from read_in(cold)) or attempt == ATTEMPTS - 1
+                last = not (yield from read_in(cold, max_bytes + LOOK_BYTES)) or attempt == ATTEMPTS - 1
             except DeviceUnavailable as error:
                 return _failed(topic, asked, error)
             reading = self._read(ask, topic, asked, max_bytes, whole_first_batch, None, may_wait=last)
@@ -430,16 +433,25 @@ class FetchHandler:
         partition_events.of_appends.append(self._partition_changed)
         partition_events.of_others.append(self._changed)
 
-    def handle(self, request: FetchRequest, version: int, answer: Callable[[FetchResponse], None]) -> Steps | None:
+    def handle(
+        self,
+        request: FetchRequest,
+        version: int,
+        answer: Callable[[FetchResponse], None],
+        charge: Charge | None = None,
+    ) -> Steps | None:
+        """`charge`: of a consumer that may have a quota."""
         try:
-            session = self._sessions.begin(request)
+            session: FetchContext = self._sessions.begin(request)
         except SessionRefused as refusal:
             answer(FetchResponse((), refusal.error))
             return None
         if session.is_empty:
             answer(session.response(()))
             return None
-        ask = self._ask(request, version)
+        if charge is not None:
+            session = ChargedFetch(session, charge)
+        ask = self._ask(request, version, None if charge is None else charge.most_bytes())
         session.asks(ask)
         latest = self._latest
         if latest is not None and latest.finds_as_much_as(session, ask):
@@ -485,9 +497,11 @@ class FetchHandler:
         operation = DelayedFetch(max_wait_ms, self._reading, ask, session, partitions, readings, answer)
         self._waiting.try_complete_else_watch(operation, session.keys())
 
-    def _ask(self, request: FetchRequest, version: int) -> FetchParams:
+    def _ask(self, request: FetchRequest, version: int, most_bytes: int | None) -> FetchParams:
         from_follower = request.replica_id >= 0
         max_bytes = request.max_bytes if from_follower else min(request.max_bytes, self._max_bytes)
+        if most_bytes is not None:
+            max_bytes = min(max_bytes, most_bytes)
         return _one_ask(
             request.replica_id,
             request.replica_state.replica_epoch,

@@ -36,7 +36,7 @@ from controller.protocol.fetch import (
     FetchResponse,
     FetchTopicData,
 )
-from controller.storage import FileRange, PartitionLog
+from controller.storage import FileRange, PartitionLog, StorageError
 from controller.zookeeper.codecs_columns import TOPIC_NAME_LENGTH_MAX
 
 EPOCH_MAX = 2**31 - 1
@@ -150,7 +150,7 @@ class CachedPartition:
         failed = data.error_code != ErrorCode.NONE
         changed_results = (
             failed
-            or bool(_size(data))
+            or bool(data_bytes(data))
             or (data.diverging_epoch is not NO_DIVERGENCE and data.diverging_epoch != NO_DIVERGENCE)
             or data.high_watermark != self.high_watermark
             or data.log_start_offset != self.log_start_offset
@@ -324,7 +324,8 @@ def next_epoch(epoch: int) -> int:
     return 1 if epoch == EPOCH_MAX else epoch + 1
 
 
-def _size(data: FetchPartitionData) -> int:
+def data_bytes(data: FetchPartitionData) -> int:
+    """Bytes of its records."""
     records = data.records
     if records is None:
         return 0
@@ -381,6 +382,9 @@ class FetchContext(Protocol):
 
     def response(self, readings: Sequence[LogReadResult]) -> FetchResponse: ...
 
+    def throttled(self) -> FetchResponse:
+        """Nothing, in place of `response`: what there is will be there at the next fetch."""
+
 
 SHARED_BYTES = 16 * 1024
 """Fewer records than this are read once for all fetches that share them; the server would read them for each."""
@@ -391,7 +395,10 @@ def in_memory(reading: LogReadResult) -> LogReadResult:
     records = reading.data.records
     if not isinstance(records, FileRange) or records.length >= SHARED_BYTES:
         return reading
-    data = records.read()
+    try:
+        data = records.read()
+    except (OSError, StorageError):
+        return reading  # the server finds the same, which closes the connection; a request without an answer is worse
     if len(data) != records.length:
         return reading  # cut off meanwhile, which closes the connection
     return replace(reading, data=replace(reading.data, records=data))
@@ -507,6 +514,9 @@ class FullFetch:
             self._response = FetchResponse(by_topic([in_memory(reading) for reading in readings]))
         return self._response
 
+    def throttled(self) -> FetchResponse:
+        return FetchResponse(())
+
 
 class _Incremental:
     """`epoch`: what the session's is as long as no other request has come in it."""
@@ -551,10 +561,14 @@ class _Incremental:
     def read_again(self, read: Callable[[], Sequence[LogReadResult]]) -> Sequence[LogReadResult]:
         return read()
 
+    def throttled(self) -> FetchResponse:
+        stale = self._session.epoch != self._epoch
+        return FetchResponse((), ErrorCode.INVALID_FETCH_SESSION_EPOCH if stale else 0, self._session.id)
+
     def response(self, readings: Sequence[LogReadResult]) -> FetchResponse:
         session = self._session
         if session.epoch != self._epoch:
-            return FetchResponse((), ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id)
+            return self.throttled()
         return FetchResponse(by_topic(session.changed_results(readings, self._ask)), session_id=session.id)
 
 

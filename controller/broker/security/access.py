@@ -1,4 +1,5 @@
-"""What a broker's settings say of access, put together: the authorizer, its ACLs in ZooKeeper, and their requests."""
+"""What a broker's settings say of access, put together: the authorizer and its ACLs in ZooKeeper, credentials, quotas,
+and their requests."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from controller.broker.metadata import MetadataCache
+from controller.broker.quotas.clients import ClientQuotas
+from controller.broker.quotas.store import QuotaStore
 from controller.broker.security.acl_store import ACL_APIS, AclStore, without_authorizer
 from controller.broker.security.acls import AclRules, Authorizer
 from controller.broker.security.control_plane import ReadEpoch, read_controller_epoch
@@ -36,6 +39,8 @@ class AccessControl:
         self._creates_topics = settings.auto_create_topics
         self.read_epoch: ReadEpoch = partial(read_controller_epoch, client)
         self.credentials = ScramStore(client, clock, trace)
+        self.quotas = ClientQuotas(settings.quotas, clock)
+        self.quota_store = QuotaStore(self.quotas, client, clock, trace)
         self.store: AclStore | None = None
         self.authorizer = authorizer
         if authorizer is None and settings.authorizer_class in ACL_AUTHORIZERS:

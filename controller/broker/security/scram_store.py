@@ -9,10 +9,11 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import msgspec
 
+from controller.broker.quotas.rules import sanitised
 from controller.broker.request_context import SLICE, Steps, on_broker_thread
 from controller.broker.security.scram import (
     LEAST_ITERATIONS,
@@ -57,8 +58,7 @@ def is_user_name(user: str) -> bool:
 
 
 def user_path(user: str) -> str:
-    """Kafka's Sanitizer: the name as in a URL."""
-    return paths.child(paths.CONFIG_USERS, quote(user, safe="").replace("*", "%2A"))
+    return paths.child(paths.CONFIG_USERS, sanitised(user))
 
 
 class CredentialRefused(Exception):

@@ -180,6 +180,8 @@ ACCESS: Mapping[ApiKey, tuple[Check, ...]] = MappingProxyType(
             Whole(AclOperation.DELETE, ResourceType.GROUP, "group_id"),
             Special("offset_delete", (_says("Read", _TOPIC),)),
         ),
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: (Whole(AclOperation.DESCRIBE_CONFIGS),),
+        ApiKey.ALTER_CLIENT_QUOTAS: (Whole(AclOperation.ALTER_CONFIGS),),
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _DESCRIBE_CLUSTER,
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _ALTER_CLUSTER,
         ApiKey.ALTER_ISR: _CLUSTER_ACTION,

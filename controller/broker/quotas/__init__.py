@@ -1,0 +1,1 @@
+"""Client quotas and limits on connections, as Kafka 2.8 has them."""
