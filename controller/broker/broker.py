@@ -36,6 +36,7 @@ from controller.broker.groups.handlers import GroupHandlers
 from controller.broker.groups.store import GroupStore
 from controller.broker.isr_manager import IsrManager, live_followers
 from controller.broker.log_manager import LogManager
+from controller.broker.log_moves import LogMoves
 from controller.broker.metadata import (
     BrokerIdentity,
     MetadataBodies,
@@ -164,6 +165,7 @@ class DataPlane:
         replicas.of_roles.append(self._roles_taken)
         replicas.of_stops.append(self._stopped)
         logs.of_failures.append(self._directory_failed)
+        self.moves = LogMoves(logs, replicas, clock, trace, self.fetchers, self.partition_events)
         self.produces: Purgatory[tuple[str, int], DelayedProduce] = Purgatory(
             clock, purge_interval=settings.producer_purgatory_purge_interval_requests, on_error=self._failed
         )
@@ -193,6 +195,7 @@ class DataPlane:
             ApiKey.LIST_OFFSETS: ListOffsetsHandler(self.access, clock.wall_ms).handle,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: LeaderEpochHandler(self.access).handle,
             ApiKey.DELETE_RECORDS: self._delete_records.handle,
+            ApiKey.ALTER_REPLICA_LOG_DIRS: self.moves.handle,
             ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirs(logs, replicas).handle,
         }
 
@@ -301,6 +304,7 @@ class Broker:
                 off_loop,
                 services.directory_failed if services is not None else lambda: None,
             )
+            self.data.moves.drive = self._drive
         if services is not None:
             self.replicas.of_roles.append(services.roles_taken)
             self.replicas.of_stops.append(services.stopped)

@@ -8,9 +8,13 @@ from controller.protocol.admin import (
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResponse,
+    AlteredReplicaLogDir,
+    AlteredReplicaLogDirs,
     AlteredResource,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -272,6 +276,8 @@ def record_refusal(request: RequestValue, error: ErrorCode, message: str | None 
             return InitProducerIdResponse(error)
         case FindCoordinatorRequest():
             return FindCoordinatorResponse(error, message)
+        case AlterReplicaLogDirsRequest():
+            return _alter_replica_log_dirs(request, error)
         case DescribeLogDirsRequest():
             return DescribeLogDirsResponse((), error)
         case DescribeConfigsRequest():
@@ -408,6 +414,16 @@ def _offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, error: ErrorC
                 topic.topic, tuple(OffsetForLeaderResult(error, each.partition) for each in topic.partitions)
             )
             for topic in request.topics
+        )
+    )
+
+
+def _alter_replica_log_dirs(request: AlterReplicaLogDirsRequest, error: ErrorCode) -> AlterReplicaLogDirsResponse:
+    asked = [topic for each in request.dirs for topic in each.topics]
+    return AlterReplicaLogDirsResponse(
+        tuple(
+            AlteredReplicaLogDirs(topic.name, tuple(AlteredReplicaLogDir(index, error) for index in topic.partitions))
+            for topic in asked
         )
     )
 

@@ -23,14 +23,17 @@ from controller.storage import (
     StorageError,
     TopicPartition,
 )
+from controller.storage.checkpoints import decode_offsets
 from controller.storage.devices import CHANGE_LIMIT_MS
-from controller.storage.directory import partition_of
+from controller.storage.directory import MOVES, partition_of
+from controller.storage.errors import CorruptLog
 from controller.storage.producer_states import ProducersOfBroker, ProducerStates
 from controller.storage.settings import INT_MAX
 from controller.storage.tiered_log import TieredLog
 from controller.storage.tiers import HddStore
 from statemachines.tier_placement import Tier
 
+PREFERRED_MAX = 10_000
 SettingsOf = Callable[[str], LogSettings]
 
 
@@ -60,15 +63,18 @@ class LogManager:
         self.directories: tuple[LogDirectory, ...] = ()
         self.producers = ProducersOfBroker(producer_ids_max, self._producer_states)
         self.of_failures: list[Callable[[LogDirectory, Exception], None]] = []
+        self.preferred: dict[TopicPartition, str] = {}
+        """Where logs that are not made yet are to lie, as AlterReplicaLogDirs asked for."""
         self._not_made: dict[TopicPartition, LogOffline | OutOfResources | DeviceUnavailable] = {}
-        _refuse_duplicates(disk, [path for path in paths if path not in (unusable or {})])
+        superseded = _superseded(disk, [path for path in paths if path not in (unusable or {})])
         opened: dict[str, LogDirectory] = {}
         stores: list[HddStore] = []
         try:
             # HDDs first: logs that have their home on an SSD keep old segments there.
             for path in sorted(paths, key=self._is_ssd):
                 on_hdds = tuple(stores) if self._is_ssd(path) else ()
-                opened[path] = self._open(disk, path, wall_ms, (unusable or {}).get(path), on_hdds)
+                cause = (unusable or {}).get(path)
+                opened[path] = self._open(disk, path, wall_ms, cause, on_hdds, superseded.get(path, ()))
                 if self._tiers and not self._is_ssd(path):
                     stores.append(opened[path].as_store())
         except BaseException:
@@ -76,7 +82,36 @@ class LogManager:
                 directory.unlock()
             raise
         self.directories = tuple(opened[path] for path in paths)
+        self._settle_moves()
         self.producers.added(sum(map(len, self._producer_states())))
+
+    def _settle_moves(self) -> None:
+        all_online = all(one.health.cause is None for one in self.directories)
+        for directory in self.directories:
+            for partition in sorted(directory.unsettled) if directory.health.cause is None else ():
+                if all_online or partition not in directory.logs:
+                    directory.settle(partition)
+                else:
+                    directory.leave_alone(partition)
+
+    def interrupted(self, key: TopicPartition) -> LogDirectory | None:
+        """Where the last process was moving this replica; None from the second time on."""
+        for directory in self.directories:
+            if key in directory.interrupted:
+                directory.interrupted.discard(key)
+                return directory
+        return None
+
+    def replace_by_future(self, key: TopicPartition, target: LogDirectory, high_watermark: int) -> PartitionLog:
+        """The future log of `target`, which has all that the partition's log has, takes its place. After a crash
+        before the old log's directory has another name, that one counts. Raises LogOffline, OutOfResources: the
+        replica is offline."""
+        source = self.directory_of(*key)
+        if source is None:
+            raise KeyError(f"{key[0]}-{key[1]} has no log here")
+        known = target.name_future(key, high_watermark)
+        source.delete(key)
+        return target.take_named(key, known)
 
     def _is_ssd(self, path: str) -> bool:
         return self._tiers.get(path) is Tier.SSD
@@ -98,6 +133,13 @@ class LogManager:
                 if isinstance(log, TieredLog) and (size_bytes := log.bytes_on_hdd(path)):
                     found[partition] = size_bytes
         return found
+
+    def prefer(self, key: TopicPartition, path: str) -> None:
+        """The log of this partition is to be made in this directory. Of many such wishes the oldest are forgotten."""
+        self.preferred.pop(key, None)
+        while len(self.preferred) >= PREFERRED_MAX:
+            del self.preferred[next(iter(self.preferred))]
+        self.preferred[key] = path
 
     def hdd_lost(self, directory: LogDirectory) -> list[TopicPartition]:
         """The HDD went offline: what other logs had there alone is lost. Those that must not be served any more."""
@@ -123,6 +165,7 @@ class LogManager:
         wall_ms: Callable[[], int],
         unusable: OSError | None,
         stores: Sequence[HddStore] = (),
+        superseded: Collection[TopicPartition] = (),
     ) -> LogDirectory:
         def failed(cause: Exception) -> None:
             for heard in self.of_failures if made else ():
@@ -130,7 +173,7 @@ class LogManager:
 
         made: list[LogDirectory] = []
         added = self.producers.added
-        made.append(LogDirectory(disk, path, self._settings_of, wall_ms, failed, unusable, added, stores))
+        made.append(LogDirectory(disk, path, self._settings_of, wall_ms, failed, unusable, added, stores, superseded))
         return made[0]
 
     def directory_of(self, topic: str, index: int) -> LogDirectory | None:
@@ -156,7 +199,9 @@ class LogManager:
         all_online = all(one.health.cause is None for one in self.directories)
         for key, topic_id, is_new in wanted:
             if self.directory_of(*key) is None and online and (all_online or is_new):
-                least = min(online, key=lambda index: len(self.directories[index].logs) + len(to_make.get(index, ())))
+                fewest = min(online, key=lambda index: len(self.directories[index].logs) + len(to_make.get(index, ())))
+                path = self.preferred.pop(key, None)
+                least = next((one for one in online if self.directories[one].path == path), fewest)
                 to_make.setdefault(least, {})[key] = topic_id
         for index, those in to_make.items():
             directory = self.directories[index]  # its path is the order: two jobs never make the same files at once
@@ -184,7 +229,9 @@ class LogManager:
             if not homes or not is_new:
                 for one in self.directories:
                     one.health.check()
-            directory = min(homes, key=lambda one: len(one.logs))
+            path = self.preferred.pop(key, None)
+            fewest = min(homes, key=lambda one: len(one.logs))
+            directory = next((one for one in homes if one.path == path), fewest)
         log = directory.create(key, topic_id)
         log.health.check()
         return log
@@ -257,14 +304,30 @@ class LogManager:
             raise first_error
 
 
-def _refuse_duplicates(disk: Disk, paths: Sequence[str]) -> None:
-    """Raise DuplicateLogs before a directory is opened, which removes the mark of a clean shutdown and repairs logs."""
+def _superseded(disk: Disk, paths: Sequence[str]) -> dict[str, set[TopicPartition]]:
+    """By directory: the logs there that were about to take the place of one in another directory, which has it still.
+    Raises DuplicateLogs for any other partition that is in two, before a directory is opened, which removes the mark
+    of a clean shutdown and repairs logs."""
     found: dict[TopicPartition, str] = {}
+    superseded: dict[str, set[TopicPartition]] = {}
     for path in paths:
         try:
             logs = {partition_of(name) for name in disk.names(path) if disk.is_directory(f"{path}/{name}")}
         except OSError:
             continue  # there is none yet, or it is offline from its opening on
         for key in logs:
-            if key is not None and (other := found.setdefault(key, path)) != path:
+            if key is None or (other := found.setdefault(key, path)) == path:
+                continue
+            moved = [one for one in (other, path) if key in _unsettled(disk, one)]
+            if len(moved) != 1:
                 raise DuplicateLogs(f"{key[0]}-{key[1]}", (other, path))
+            superseded.setdefault(moved[0], set()).add(key)
+            found[key] = path if moved[0] == other else other
+    return superseded
+
+
+def _unsettled(disk: Disk, path: str) -> Collection[TopicPartition]:
+    try:
+        return decode_offsets(f"{path}/{MOVES}", disk.read(f"{path}/{MOVES}"))
+    except (OSError, CorruptLog):
+        return ()

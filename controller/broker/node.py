@@ -230,6 +230,7 @@ class Node:
         """Close the logs at the end of a clean shutdown, when requests are no longer answered and no log is in use. See
         `LogMaintenance.close_logs`."""
         if self.broker.data is not None:
+            self.broker.data.moves.close()
             self.broker.data.fetchers.close()
         if self.broker.transactions is not None:
             self.broker.transactions.close()

@@ -5,8 +5,7 @@ leader epoch above the one held, and a StopReplica only with one that is not bel
 epoch was checked before (`broker.py`). `RecordAccess` finds a partition for a request about its records, or raises the
 error for the refusal. The rules are those of Kafka 2.8's ReplicaManager. No I/O.
 
-DescribeLogDirs reports a failed directory with its error and no replicas. Replicas are never moved between directories
-here, so none is a future replica. Volume sizes are unknown.
+DescribeLogDirs reports a failed directory with its error and no replicas. Volume sizes are unknown.
 
 `ReplicationThrottle` and `Quota` limit how fast replicas that are not in sync catch up:
 leader.replication.throttled.rate for what leaves a broker, follower.replication.throttled.rate for what arrives, each
@@ -658,6 +657,11 @@ class DescribeLogDirs:
             committed = 0 if partition is None else partition.high_watermark
             replica = DescribedReplica(index, log.home_bytes, max(committed - log.log_end_offset, 0))
             topics.setdefault(topic, []).append(replica)
+        for (topic, index), future in sorted(directory.futures.items()):
+            if wanted is None or index in wanted.get(topic, ()):
+                current = self._logs.get(topic, index)
+                lag = 0 if current is None else max(current.log_end_offset - future.log_end_offset, 0)
+                topics.setdefault(topic, []).append(DescribedReplica(index, future.home_bytes, lag, is_future_key=True))
         named = tuple(DescribedReplicas(topic, tuple(replicas)) for topic, replicas in topics.items())
         return DescribedLogDir(int(ErrorCode.NONE), directory.path, named)
 

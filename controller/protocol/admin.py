@@ -224,6 +224,39 @@ class UpdateFeaturesResponse(ResponseValue, first=0, last=1, flexible=0):
     throttle_time_ms: Int32 = field(default=0, before="error_code")
 
 
+class ReplicasToMove(Structure):
+    name: String
+    partitions: tuple[Int32, ...]
+
+
+class LogDirToMoveTo(Structure):
+    """`path`: as `log.dirs` of the broker has it."""
+
+    path: String
+    topics: tuple[ReplicasToMove, ...]
+
+
+class AlterReplicaLogDirsRequest(RequestValue, first=0, last=2, flexible=2):
+    """Which replicas of the broker that is asked are to lie in which of its log directories."""
+
+    dirs: tuple[LogDirToMoveTo, ...]
+
+
+class AlteredReplicaLogDir(Structure):
+    partition_index: Int32
+    error_code: Int16
+
+
+class AlteredReplicaLogDirs(Structure):
+    topic_name: String
+    partitions: tuple[AlteredReplicaLogDir, ...]
+
+
+class AlterReplicaLogDirsResponse(ResponseValue, first=0, last=2, flexible=2):
+    results: tuple[AlteredReplicaLogDirs, ...]
+    throttle_time_ms: Int32 = field(default=0, before="results")
+
+
 class DescribableLogDirTopic(Structure):
     topic: String
     partitions: tuple[Int32, ...] = ()

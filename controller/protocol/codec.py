@@ -155,6 +155,7 @@ RECORD_MESSAGES: Mapping[ApiKey, MessagePair] = MappingProxyType(
         ApiKey.OFFSET_FOR_LEADER_EPOCH: _pair(fetch.OffsetForLeaderEpochRequest, fetch.OffsetForLeaderEpochResponse),
         ApiKey.DESCRIBE_CONFIGS: _pair(admin.DescribeConfigsRequest, admin.DescribeConfigsResponse),
         ApiKey.ALTER_CONFIGS: _pair(admin.AlterConfigsRequest, admin.AlterConfigsResponse),
+        ApiKey.ALTER_REPLICA_LOG_DIRS: _pair(admin.AlterReplicaLogDirsRequest, admin.AlterReplicaLogDirsResponse),
         ApiKey.DESCRIBE_LOG_DIRS: _pair(admin.DescribeLogDirsRequest, admin.DescribeLogDirsResponse),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: _pair(
             admin.IncrementalAlterConfigsRequest, admin.IncrementalAlterConfigsResponse

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -44,6 +44,10 @@ from statemachines.log_segment import Cached, OnlyCache
 
 _NOT_A_PARTITIONS = frozenset((errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR))
 DELETED = "-delete"
+FUTURE = "-future"
+"""Of a log that is to take the place of the replica's in another directory."""
+MOVES = "camerlengo-moves-checkpoint"
+"""Names logs that have their place here while another directory may still have the replica: that one counts then."""
 STRAY = "-stray"
 """Of a topic that is there no more, under a name that another has now: kept for a person to look at."""
 
@@ -59,6 +63,12 @@ def partition_of(name: str) -> TopicPartition | None:
     """The partition whose directory has this name; None for any other name."""
     found = _PARTITION.fullmatch(name)
     return (found[1], int(found[2])) if found is not None and int(found[2]) <= INT_MAX else None
+
+
+def future_of(name: str) -> TopicPartition | None:
+    """The partition of a future log's directory; None for any other name."""
+    stem, dot, ending = name.rpartition(".")
+    return partition_of(stem) if dot and ending.endswith(FUTURE) else None
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -96,6 +106,8 @@ class LogDirectory:
     `settings_of` returns a topic's settings, `now_ms` wall time. `on_failure` is called once, with the OSError or
     CorruptLog, when the directory goes offline. `unusable`: why the directory must not be used. `producers_added`: as
     for each log. `stores`: the HDDs of logs on two tiers, if this directory is on an SSD.
+    `superseded`: partitions whose logs here were about to take the place of another directory's, which has them still:
+    they are removed.
     """
 
     def __init__(
@@ -108,8 +120,17 @@ class LogDirectory:
         unusable: OSError | None = None,
         producers_added: Callable[[int], None] | None = None,
         stores: Sequence[HddStore] = (),
+        superseded: Collection[TopicPartition] = (),
     ) -> None:
         self.path = path
+        self.futures: dict[TopicPartition, PartitionLog] = {}
+        """Logs that will take the place of replicas in other directories."""
+        self._begun = 0
+        self.interrupted: set[TopicPartition] = set()
+        """Those that the last process had here; their files are gone."""
+        self.unsettled: set[TopicPartition] = set()
+        """See MOVES."""
+        self._superseded = superseded
         self.stores = stores
         self.ssd = SsdSpace(path)
         self._producers_added = producers_added
@@ -157,8 +178,12 @@ class LogDirectory:
         start_offsets = self._read_offsets(names, LOG_START_OFFSETS, "the logs begin with their first segments") or {}
         cleaned = self._read_offsets(names, CLEANER_POINTS, "compacted logs are cleaned from their beginning") or {}
         self.high_watermarks = self._read_offsets(names, HIGH_WATERMARKS, "the high watermarks begin at 0") or {}
+        self.unsettled = set(self._read_offsets(names, MOVES, "no log is taken for one that was moved here") or ())
+        self._remove_futures(names)
         for name in names:
             partition = partition_of(name)
+            if partition in self._superseded:
+                continue
             if partition is not None and not disk.is_directory(f"{self.path}/{name}"):
                 self.health.warn(f"{self.path}/{name}: expected a directory, and left alone")
             elif partition is not None and self.health.cause is None:
@@ -189,6 +214,87 @@ class LogDirectory:
             self.health.warn(f"{self._directory(partition)} is not opened: {offline.cause}")
             if all(store.is_online for store in self.stores):
                 self._set_aside(partition)
+
+    # Logs that move here
+
+    def _remove_futures(self, names: Sequence[str]) -> None:
+        for name in names:
+            partition = future_of(name)
+            if partition is not None:
+                self.interrupted.add(partition)
+                self._disk.rename(f"{self.path}/{name}", f"{self.path}/{name}{DELETED}")
+            elif (partition := partition_of(name)) in self._superseded and partition is not None:
+                self.interrupted.add(partition)
+                self._disk.rename(f"{self.path}/{name}", f"{self.path}/{name}.{self._now_ms():032x}{DELETED}")
+        self._settle(self._superseded)
+
+    def _settle(self, partitions: Collection[TopicPartition]) -> None:
+        """After the names of what was moved away are on the disk."""
+        if self.unsettled.intersection(partitions):
+            self._disk.sync_names(self.path)
+            self.unsettled.difference_update(partitions)
+            self._write_offsets(MOVES, dict.fromkeys(sorted(self.unsettled), 0))
+
+    @on_disk
+    def settle(self, partition: TopicPartition) -> None:
+        """No other directory has the partition any more."""
+        self._settle((partition,))
+
+    @on_disk
+    def begin_future(self, partition: TopicPartition, topic_id: bytes) -> PartitionLog:
+        """An empty log that is to take the place of the partition's in another directory."""
+        self._begun += 1
+        directory = f"{self._directory(partition)}.{self._now_ms():024x}{self._begun:08x}{FUTURE}"
+        self._disk.make_directory(directory)
+        if topic_id != NO_TOPIC_ID:
+            self._disk.replace(f"{directory}/{PARTITION_METADATA}", encode_topic_id(topic_id), durable=False)
+        log = self._open(partition, self._settings_of(partition[0]), NEW, self.health, directory)
+        self._disk.sync_all([directory])
+        self._disk.sync_names(self.path)
+        self.interrupted.discard(partition)
+        self.futures[partition] = log
+        return log
+
+    @on_disk
+    def drop_future(self, partition: TopicPartition) -> None:
+        log = self.futures.pop(partition, None)
+        if log is not None:
+            self._disk.rename(log.directory, f"{log.directory}{DELETED}")
+            self._disk.sync_names(self.path)
+            retire_on_hdds(self.stores, log.directory, DELETED)
+            log.abandon()
+
+    @on_disk
+    def name_future(self, partition: TopicPartition, high_watermark: int) -> LogCheckpoint:
+        """Give the future log the partition's name, durably. Until `settle` the other directory's counts."""
+        log = self.futures.pop(partition)
+        log.close()
+        known = LogCheckpoint(log.recovery_point, log.log_start_offset, clean=True)
+        self._write_offsets(RECOVERY_POINTS, self._with(RECOVERY_POINTS, partition, log.recovery_point))
+        self._write_offsets(LOG_START_OFFSETS, self._with(LOG_START_OFFSETS, partition, log.log_start_offset))
+        self.write_high_watermarks({**self.high_watermarks, partition: high_watermark})
+        self.unsettled.add(partition)
+        self._write_offsets(MOVES, dict.fromkeys(sorted(self.unsettled), 0))
+        self._disk.rename(log.directory, self._directory(partition))
+        self._disk.sync_names(self.path)
+        return known
+
+    def _with(self, name: str, partition: TopicPartition, offset: int) -> dict[TopicPartition, int]:
+        self.checkpoint_recovery_points() if name == RECOVERY_POINTS else self.checkpoint_log_start_offsets()
+        return {**self._written[name], partition: offset}
+
+    @on_disk
+    def take_named(self, partition: TopicPartition, known: LogCheckpoint) -> PartitionLog:
+        """The log that `name_future` gave the name; nowhere else is one of the partition."""
+        log = self._open(partition, self._settings_of(partition[0]), known, self.health)
+        self._settle((partition,))
+        self.logs[partition] = log
+        return log
+
+    def leave_alone(self, partition: TopicPartition) -> None:
+        """Another directory may have the partition, and is offline: which log counts is not known."""
+        self.logs.pop(partition)
+        self.health.warn(f"{self._directory(partition)} is not used while another log directory is offline")
 
     def as_store(self) -> HddStore:
         """This directory, on an HDD, for logs that have their home on an SSD."""
@@ -227,10 +333,15 @@ class LogDirectory:
         self._disk.sync_names(self.path)
 
     def _open(
-        self, partition: TopicPartition, settings: LogSettings, known: LogCheckpoint, health: Health | None
+        self,
+        partition: TopicPartition,
+        settings: LogSettings,
+        known: LogCheckpoint,
+        health: Health | None,
+        directory: str = "",
     ) -> PartitionLog:
         open_log: type[PartitionLog] = TieredLog if self.stores else PartitionLog
-        directory = self._directory(partition)
+        directory = directory or self._directory(partition)
         return open_log(
             self._disk,
             directory,

@@ -78,6 +78,9 @@ REQUESTS: Mapping[ApiKey, Callable[[], RequestValue]] = {
     ApiKey.ALTER_CONFIGS: lambda: admin.AlterConfigsRequest(
         (admin.AlterConfigsResource(*TOPIC, (admin.ReplacedConfig("retention.ms", "1"),)),)
     ),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: lambda: admin.AlterReplicaLogDirsRequest(
+        (admin.LogDirToMoveTo("/logs", (admin.ReplicasToMove("t", (0,)),)),)
+    ),
     ApiKey.DESCRIBE_LOG_DIRS: lambda: admin.DescribeLogDirsRequest(None),
     ApiKey.CREATE_PARTITIONS: lambda: client.CreatePartitionsRequest((client.CreatePartitionsTopic("t", 9),), 1_000),
     ApiKey.DELETE_GROUPS: lambda: groups.DeleteGroupsRequest(("g",)),

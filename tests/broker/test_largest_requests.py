@@ -26,6 +26,7 @@ from controller.protocol.admin import (
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
@@ -40,9 +41,11 @@ from controller.protocol.admin import (
     IncrementalAlterConfigsResource,
     ListedTopic,
     ListPartitionReassignmentsRequest,
+    LogDirToMoveTo,
     ReassignablePartition,
     ReassignableTopic,
     ReplacedConfig,
+    ReplicasToMove,
     UpdateFeaturesRequest,
 )
 from controller.protocol.client import (
@@ -217,6 +220,10 @@ ROWS: Mapping[ApiKey, tuple[Row, ...]] = {
                 (IncrementalAlterConfigsResource(RESOURCE_TOPIC, "t", named(altered_config)),)
             ),
         ),
+    ),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: (
+        (None, lambda: AlterReplicaLogDirsRequest((LogDirToMoveTo("logs", single(ReplicasToMove)),))),
+        (None, lambda: AlterReplicaLogDirsRequest((LogDirToMoveTo("logs", spread(ReplicasToMove)),))),
     ),
     ApiKey.DESCRIBE_LOG_DIRS: (
         (None, lambda: DescribeLogDirsRequest(single(DescribableLogDirTopic))),

@@ -29,4 +29,4 @@ def test_a_clients_request_is_the_same_bytes_again(row: dict[str, Any]) -> None:
 
 def test_all_of_the_data_plane_but_what_followers_ask_was_sent() -> None:
     sent = {ApiKey[row["api"]] for row in REQUESTS}
-    assert set(RECORD_MESSAGES) - sent == {ApiKey.OFFSET_FOR_LEADER_EPOCH}
+    assert set(RECORD_MESSAGES) - sent == {ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.ALTER_REPLICA_LOG_DIRS}

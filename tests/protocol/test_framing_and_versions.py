@@ -130,6 +130,7 @@ def test_supported_versions_are_those_of_a_2_8_broker_and_what_later_ones_ask_a_
         ApiKey.ALTER_ISR: (0, 3),
         ApiKey.UPDATE_FEATURES: (0, 1),
         ApiKey.ALLOCATE_PRODUCER_IDS: (0, 0),
+        ApiKey.ALTER_REPLICA_LOG_DIRS: (0, 2),
         ApiKey.DESCRIBE_LOG_DIRS: (0, 4),
         ApiKey.OFFSET_COMMIT: (0, 8),
         ApiKey.OFFSET_FETCH: (0, 7),

@@ -84,6 +84,7 @@ from controller.protocol import (
 from controller.protocol.admin import (
     AlterConfigsResponse,
     AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirsResponse,
     DeleteRecordsResponse,
     DescribeConfigsResponse,
     DescribeLogDirsResponse,
@@ -127,6 +128,7 @@ KIO_MODULES = {
     ApiKey.ALTER_ISR: "alter_partition",
     ApiKey.UPDATE_FEATURES: "update_features",
     ApiKey.ALLOCATE_PRODUCER_IDS: "allocate_producer_ids",
+    ApiKey.ALTER_REPLICA_LOG_DIRS: "alter_replica_log_dirs",
     ApiKey.DESCRIBE_LOG_DIRS: "describe_log_dirs",
     ApiKey.OFFSET_COMMIT: "offset_commit",
     ApiKey.OFFSET_FETCH: "offset_fetch",
@@ -185,6 +187,7 @@ EMPTY_RESPONSES: dict[ApiKey, ResponseValue] = {
     ApiKey.ALTER_ISR: AlterIsrResponse(0),
     ApiKey.UPDATE_FEATURES: UpdateFeaturesResponse(0),
     ApiKey.ALLOCATE_PRODUCER_IDS: AllocateProducerIdsResponse(0),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: AlterReplicaLogDirsResponse(()),
     ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirsResponse(()),
     ApiKey.OFFSET_COMMIT: groups.OffsetCommitResponse(()),
     ApiKey.OFFSET_FETCH: groups.OffsetFetchResponse(()),

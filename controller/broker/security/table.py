@@ -168,6 +168,7 @@ ACCESS: Mapping[ApiKey, tuple[Check, ...]] = MappingProxyType(
         ApiKey.DELETE_ACLS: _ALTER_CLUSTER,
         ApiKey.DESCRIBE_CONFIGS: _configs("DescribeConfigs"),
         ApiKey.ALTER_CONFIGS: _configs("AlterConfigs"),
+        ApiKey.ALTER_REPLICA_LOG_DIRS: _ALTER_CLUSTER,
         ApiKey.DESCRIBE_LOG_DIRS: _DESCRIBE_CLUSTER,
         ApiKey.SASL_AUTHENTICATE: (),
         ApiKey.CREATE_PARTITIONS: (_topics(AclOperation.ALTER, answered_in="results"),),
