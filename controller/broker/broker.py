@@ -393,7 +393,8 @@ class Broker:
         self.groups = GroupCoordinator(self._settings, store, self._clock, self._new_id, self._note)
         self.replicas.of_deletions.append(self.groups.partitions_deleted)
         finder = CoordinatorFinder(self._settings, self.metadata, self._create_internal)
-        handlers = {**GroupHandlers(self.groups, self._clock).handlers, ApiKey.FIND_COORDINATOR: finder.find}
+        of_groups = GroupHandlers(self.groups, self.metadata, self._clock)
+        handlers = {**of_groups.handlers, ApiKey.FIND_COORDINATOR: finder.find}
         if self._producer_ids is not None:
             self.transactions = Transactions(
                 self._settings,

@@ -119,6 +119,9 @@ _WORDS: Mapping[str, str] = {
     "camerlengo.device.queued.jobs": "How many operations may wait for a device; a further one fails.",
     "camerlengo.device.threads": "How many operations run on a device (a file system of log directories) at a time.",
     "camerlengo.device.timeout.ms": "How long a read may take until its partitions answer KAFKA_STORAGE_ERROR.",
+    "camerlengo.group.members.max.bytes": "The memory that the members of all groups on the broker may hold; beyond it "
+    "members are refused.",
+    "camerlengo.groups.max": "How many groups the broker coordinates; a further one is refused.",
     "camerlengo.log.open.files.max": "How many log files are open while no connection reads them; -1: a sixth of "
     "what the process may have open.",
     "camerlengo.producer.ids.max": "How many producer ids all partitions of the broker remember together; those that "
@@ -142,6 +145,7 @@ _WORDS: Mapping[str, str] = {
     "camerlengo.topic.partitions.max": "The maximum number of partitions that a client may give one topic.",
     "camerlengo.metrics.address": "The address that serves metrics over HTTP; none if it is not set.",
     "camerlengo.trace.file": "The file to which this broker writes its typed events.",
+    "camerlengo.transactional.ids.max": "How many transactional ids the broker coordinates; a further one is refused.",
     "camerlengo.zookeeper.digest": "The user and password for digest authentication to ZooKeeper.",
     "connections.max.idle.ms": "How long a connection may be idle before it is closed; -1: for ever.",
     "controlled.shutdown.enable": "Whether this broker's leaders are moved to other brokers before it ends.",

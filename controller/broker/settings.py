@@ -356,6 +356,9 @@ _SETTINGS: Mapping[str, Setting] = {
     "camerlengo.request.stall.timeout.ms": ("request_stall_timeout_ms", "30000", integer(1)),
     "camerlengo.request.entries.max": ("request_entries_max", "100000", integer(2_000)),
     "camerlengo.producer.ids.max": ("producer_ids_max", "500000", integer(1)),
+    "camerlengo.groups.max": ("groups_max", "100000", integer(1)),
+    "camerlengo.group.members.max.bytes": ("group_members_max_bytes", "268435456", integer(1024 * 1024, LONG_MAX)),
+    "camerlengo.transactional.ids.max": ("transactional_ids_max", "200000", integer(1)),
     "camerlengo.topic.partitions.max": ("topic_partitions_max", "10000", integer(1)),
     "camerlengo.request.partitions.max": ("request_partitions_max", "20000", integer(1)),
     "camerlengo.response.max.bytes": ("response_max_bytes", "16777216", integer(1024)),
@@ -479,6 +482,12 @@ class BrokerSettings:
     """Elements of all arrays of one client request together: names, partitions, resources."""
     producer_ids_max: int
     """Producer ids that all partitions here remember together."""
+    groups_max: int
+    """Groups that a broker coordinates."""
+    group_members_max_bytes: int
+    """Of the members of all groups here: ids, metadata, assignments."""
+    transactional_ids_max: int
+    """Transactional ids that a broker coordinates."""
     topic_partitions_max: int
     """Partitions that a client may give one topic."""
     request_partitions_max: int

@@ -32,6 +32,7 @@ BENCHMARKS = {  # with the line that --help shows
     "peers": "clusters for tests side by side: this one, librdkafka's mock cluster and Tansu",
     "cold-reads": "produce and fetch beside readers of records that a slow device must read (Linux, root)",
     "groups": "consumer groups of a thousand members: rebalances, heartbeats, commits (beside Kafka with KAFKA_HOME)",
+    "compaction": "MB/s of the log cleaner, and producing beside it (beside Kafka with KAFKA_HOME)",
     "hostile": "attack three brokers with hostile requests while a probe measures",
 }
 CHECKOUT = Path(__file__).parents[2]

@@ -23,10 +23,14 @@ from typing import Any
 from controller.broker.settings import Address, address
 from controller.cli.requirements import Need, zookeeper_server
 from controller.cli.values import number_from
-from controller.hosts.local_cluster import LocalCluster
+from controller.hosts.local_cluster import LocalCluster, ask_broker, ask_metadata
+from controller.protocol.client import CreatableTopic, CreateTopicsRequest
+from controller.protocol.codec import ApiKey
+from controller.protocol.errors import ErrorCode
 from tests.benchmarks.broker import cpu_s, percentile
 from tests.benchmarks.clusters import Child
 from tests.benchmarks.common import (
+    CouldNotRun,
     add_count,
     add_output,
     add_zookeeper_jars,
@@ -39,7 +43,7 @@ from tests.benchmarks.common import (
     show,
     spread,
 )
-from tests.benchmarks.group_members import BenchMember, found_coordinator, gathered, settled
+from tests.benchmarks.group_members import START_LIMIT_S, TOPIC, BenchMember, found_coordinator, gathered, settled
 
 OURS, KAFKAS = "camerlengo", "Kafka"
 TABLE = "groups"
@@ -113,6 +117,7 @@ def made(name: str, arguments: argparse.Namespace, settings: Mapping[str, str], 
 def measured(cluster: LocalCluster, name: str, arguments: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
     with stack, cluster:
         server = cluster.bootstrap_servers.partition(",")[0]
+        create_topic(cluster, TOPIC)
         child = Child(MEMBERS, server, str(arguments.members), str(arguments.groups))
         pids = [broker.pid for broker in cluster.brokers.values()]
 
@@ -150,6 +155,22 @@ def measured(cluster: LocalCluster, name: str, arguments: argparse.Namespace, st
             "latency_ms": latency(commits),
         },
     }
+
+
+def create_topic(cluster: LocalCluster, name: str) -> None:
+    """Every broker knows it: a commit names a partition that there is."""
+    until_s = time.monotonic() + START_LIMIT_S
+    request = CreateTopicsRequest((CreatableTopic(name, 1, 1),), 30_000)
+    addresses = [at for broker in cluster.brokers.values() if (at := broker.ready_at()) is not None]
+    while not all(
+        any(topic.name == name and topic.error_code == ErrorCode.NONE for topic in ask_metadata(at, 30.0).topics)
+        for at in addresses
+    ):
+        if time.monotonic() > until_s:
+            raise CouldNotRun(f"topic {name} is not known after {START_LIMIT_S:g} s")
+        for at in addresses:  # the controller alone takes it
+            ask_broker(at, ApiKey.CREATE_TOPICS, 4, request, 30.0)
+        time.sleep(0.1)
 
 
 def rebalance_figures(runs: Sequence[Mapping[str, Any]], members: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import resource
 import select
@@ -21,12 +22,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from controller.broker.coordinated_topic import partition_of
 from controller.broker.settings import Address, address
 from controller.cli.main import UsageError
 from controller.cli.values import integer, number, output_folder
@@ -39,6 +42,7 @@ from controller.protocol.client import (
     CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicState,
+    FindCoordinatorRequest,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -54,7 +58,21 @@ from controller.protocol.fetch import (
     ListOffsetsTopic,
 )
 from controller.protocol.framing import SIZE_BYTES, framed
-from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
+from controller.protocol.groups import (
+    JoinGroupProtocol,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitTopic,
+)
+from controller.protocol.produce import (
+    InitProducerIdRequest,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
 from controller.protocol.schema import RequestValue, ResponseValue
 from controller.storage.batches import Record, encode_batch, resealed
 from tests.benchmarks.clusters import Child
@@ -62,7 +80,7 @@ from tests.benchmarks.common import add_output, note, show
 
 ATTACK_LIMIT_S = 120.0
 HOLD_S = 5.0
-TOPIC = "hostile"
+TOPIC, GROUPS, TRANSACTIONS = "hostile", "__consumer_offsets", "__transaction_state"
 _GZIP = 1
 INT_MAX = 2**31 - 1
 
@@ -299,6 +317,82 @@ def producer_ids(target: Target) -> str:
     return f"{count:,} ids"
 
 
+def coordinated(target: Target, kind: int, topic: str) -> Iterator[str]:
+    """Ids that the target's leader coordinates, without end. `kind`: 0 of groups, 1 of transactional ids."""
+    with target.client() as client:
+        deadline_s = time.monotonic() + ATTACK_LIMIT_S
+        leaders: dict[int, int] = {}
+        while not leaders or min(leaders.values()) < 0:
+            if time.monotonic() > deadline_s:
+                raise OSError(f"{topic} has no leaders after {ATTACK_LIMIT_S:g} s")
+            client.ask(ApiKey.FIND_COORDINATOR, 1, FindCoordinatorRequest("any", kind))
+            time.sleep(0.1)
+            answer = client.ask(ApiKey.METADATA, 8, MetadataRequest((MetadataRequestTopic(topic),)))
+            assert isinstance(answer, MetadataResponse)
+            leaders = {one.partition_index: one.leader_id for one in answer.topics[0].partitions}
+    names = (f"id-{count}" for count in itertools.count())
+    return (name for name in names if leaders[partition_of(name, len(leaders))] == target.leader)
+
+
+def group_ids(target: Target) -> str:
+    """A new group each, whose only member never uses the id that it is given."""
+    names, metadata = coordinated(target, 0, GROUPS), bytes(1_000)
+    return ahead(target, 200_000, ApiKey.JOIN_GROUP, 5, (joining(name, metadata) for name in names))
+
+
+def members(target: Target) -> str:
+    """Clients of old, who join at once: each with 100 kB of metadata, and gone before it has an answer."""
+    names, metadata, count = coordinated(target, 0, GROUPS), bytes(100_000), target.times(10_000)
+    clients: deque[AttackClient] = deque()
+    for name in itertools.islice(names, count):  # on a connection a request waits for the one before
+        with suppress(ConnectionError):
+            clients.append(AttackClient(target.addresses[target.leader]))
+            clients[-1].send(ApiKey.JOIN_GROUP, 2, joining(name, metadata))
+        if len(clients) > 50:
+            clients.popleft().close()
+    for client in clients:
+        client.close()
+    with target.client() as client:
+        answer = client.ask(ApiKey.JOIN_GROUP, 2, joining(next(names), metadata))
+        assert isinstance(answer, JoinGroupResponse)
+    return f"{count:,} members of 100 kB; a further one: {ErrorCode(answer.error_code).name}"
+
+
+def commits(target: Target) -> str:
+    """A new group each, without members."""
+    topics = (OffsetCommitTopic(TOPIC, (OffsetCommitPartition(0, 7, "x" * 100),)),)
+    names = coordinated(target, 0, GROUPS)
+    return ahead(target, 150_000, ApiKey.OFFSET_COMMIT, 7, (OffsetCommitRequest(name, topics) for name in names))
+
+
+def transactional_ids(target: Target) -> str:
+    names = coordinated(target, 1, TRANSACTIONS)
+    requests = (InitProducerIdRequest(name, 60_000) for name in names)
+    return ahead(target, 20_000, ApiKey.INIT_PRODUCER_ID, 1, requests)
+
+
+def ahead(target: Target, count: int, key: ApiKey, version: int, requests: Iterator[RequestValue]) -> str:
+    """Send so many requests, 50 before their answers are read; count those that were refused."""
+    left = count = target.times(count)
+    codes: dict[str, int] = {}
+    with target.client() as client:
+        while left:
+            some = list(itertools.islice(requests, min(left, 50)))
+            left -= len(some)
+            for one in some:
+                client.send(key, version, one)
+            for _ in some:
+                response: Any = decode_response(key, version, client.receive())[1]
+                of = response.topics[0].partitions[0] if key is ApiKey.OFFSET_COMMIT else response
+                name = ErrorCode(of.error_code).name
+                codes[name] = codes.get(name, 0) + 1
+    return ", ".join(f"{name} {number_:,}" for name, number_ in codes.items())
+
+
+def joining(group: str, metadata: bytes) -> JoinGroupRequest:
+    return JoinGroupRequest(group, 30_000, "", "consumer", (JoinGroupProtocol("range", metadata),), 300_000)
+
+
 _CONNECT = """
 import socket, sys, time
 host, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -360,6 +454,10 @@ ATTACKS: Sequence[Attack] = (
     Attack("garbage batch with a right CRC", garbage),
     Attack("1,000 batches that claim 2^31-1 records", claimed),
     Attack("300,000 producer ids", producer_ids),
+    Attack("200,000 group ids, a member id of each", group_ids),
+    Attack("10,000 members with 100 kB of metadata", members),
+    Attack("offsets of 150,000 group ids", commits),
+    Attack("20,000 transactional ids", transactional_ids),
     Attack("1,500 connections", connections),
     Attack("CreateTopics of 2^31-1 partitions", create(1, INT_MAX, 1, "most")),
     Attack("CreateTopics of 100,000 x 3 partitions", create(1, 100_000, 3, "large")),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from controller.broker.coordinated_topic import partition_of
+from controller.broker.groups.bounds import MEMBER_BYTES, PENDING_MAX
 from controller.broker.groups.group import ConsumerGroup
 from controller.broker.groups.handlers import java_address
 from controller.broker.groups.offsets_topic import (
@@ -18,6 +19,7 @@ from controller.broker.groups.offsets_topic import (
     read_key,
     read_offset,
 )
+from controller.broker.groups.store import GroupStore
 from controller.protocol import LEADER_DURING_DELETE
 from controller.protocol.client import ApiVersionsRequest, FindCoordinatorRequest
 from controller.protocol.codec import ApiKey
@@ -65,6 +67,12 @@ class Coordinator(DataBroker):
         super().__init__()
         self.offsets = self.lead(OFFSETS_TOPIC, isr=(1,))
         self.clock.step()  # what is in the log is read
+        self.ask(ApiKey.UPDATE_METADATA, metadata(("t", 0, 1), ("kept", 0, 1)))
+
+    @property
+    def store(self) -> GroupStore:
+        assert self.broker.groups is not None
+        return self.broker.groups._store
 
     def wait(self, ms: float) -> None:
         self.clock.advance_to(self.clock.now_ms() + ms)
@@ -559,3 +567,52 @@ def test_a_described_member_has_its_clients_address(broker: Coordinator) -> None
     broker.stable()
     (member,) = broker.described().members
     assert member.client_host == "/127.0.0.1"
+
+
+def test_ids_that_nobody_uses_are_bounded_and_their_groups_forgotten(broker: Coordinator) -> None:
+    coordinator, store = broker.broker.groups, broker.store
+    assert coordinator is not None
+    first = broker.join(group="first").value()
+    for number in range(PENDING_MAX):
+        assert broker.join(group=f"g{number}").value().error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert store.tally.groups == PENDING_MAX
+    assert broker.join(first.member_id, group="first").value().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    broker.wait(SESSION_MS)
+    assert (store.tally.groups, store.tally.member_bytes) == (0, 0)
+    assert coordinator.groups()[1] == []
+
+
+def test_members_are_refused_beyond_their_memory_and_again_let_in_when_others_leave(broker: Coordinator) -> None:
+    members, generation = broker.stable()
+    limit = broker.store.tally.member_bytes + 2 * MEMBER_BYTES
+    object.__setattr__(broker.broker.groups._settings, "group_members_max_bytes", limit)  # type: ignore[union-attr]
+    large = SUBSCRIPTION + bytes(2 * MEMBER_BYTES)
+    refused = broker.join(group="other", metadata=large).value()
+    assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    larger = large + bytes(2 * MEMBER_BYTES)
+    assert broker.join(members[0], metadata=larger).value().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert broker.heartbeat(members[0], generation) == ErrorCode.NONE
+    assert broker.join(members[0]).value().error_code == ErrorCode.NONE, "it joins again with what it had"
+    broker.ask(ApiKey.LEAVE_GROUP, LeaveGroupRequest("g", (LeavingMember(members[0]),)))
+    assert broker.join(group="other", metadata=large).value().error_code == ErrorCode.MEMBER_ID_REQUIRED
+
+
+def test_groups_beyond_their_number_are_refused(broker: Coordinator) -> None:
+    assert broker.commit(5) == ErrorCode.NONE
+    object.__setattr__(broker.broker.groups._settings, "groups_max", 1)  # type: ignore[union-attr]
+    assert broker.commit(6) == ErrorCode.NONE
+    assert broker.commit(5, group="other") == ErrorCode.POLICY_VIOLATION
+    assert broker.join(group="other").value().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert broker.join().value().error_code == ErrorCode.MEMBER_ID_REQUIRED
+
+
+def test_offsets_of_an_unknown_topic_are_refused(broker: Coordinator) -> None:
+    there = OffsetCommitTopic("t", (OffsetCommitPartition(0, 3, ""), OffsetCommitPartition(1, 3, "")))
+    none = OffsetCommitTopic("none", (OffsetCommitPartition(0, 3, ""),))
+    answer = broker.ask(ApiKey.OFFSET_COMMIT, OffsetCommitRequest("g", (there, none)))
+    codes = [[one.error_code for one in topic.partitions] for topic in answer.topics]
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert codes == [[ErrorCode.NONE, unknown], [unknown]]
+    wanted = (OffsetDeleteTopic("none", (OffsetDeletePartition(0),)),)
+    deleted = broker.ask(ApiKey.OFFSET_DELETE, OffsetDeleteRequest("g", wanted))
+    assert deleted.topics[0].partitions[0].error_code == unknown

@@ -7,7 +7,7 @@ import asyncio
 from controller.broker.settings import address
 from controller.testing import Kafka
 from tests.benchmarks.common import markdown
-from tests.benchmarks.group_members import Members
+from tests.benchmarks.group_members import TOPIC, Members
 from tests.benchmarks.groups import ROWS, cells, notes, rebalance_figures
 
 
@@ -26,6 +26,7 @@ def test_members_rebalance_heartbeat_and_commit() -> None:
         members.close()
 
     with Kafka(brokers=1) as kafka:
+        kafka.create_topic(TOPIC)
         asyncio.run(measure(kafka.bootstrap_servers))
 
 

@@ -25,6 +25,7 @@ from tests.broker.harness import BrokerUnderTest, header
 from tests.broker.test_requests import EXAMPLES
 from tests.fuzz.content_targets import ContentTarget, sound_contents
 from tests.fuzz.crash import Crash
+from tests.fuzz.group_targets import GroupTarget, group_frames
 from tests.fuzz.record_targets import BatchTarget, RecordTarget, record_frames, sound_batches
 from tests.protocol.recording import recorded
 from tests.zookeeper.test_codecs import codec_of, real_znodes
@@ -221,6 +222,7 @@ def targets() -> list[Target]:
         Target("requests to another broker", examples + requests, BrokerTarget().feed),
         Target("request about records", record_frames(), RecordTarget().feed),
         Target("any request to a broker with logs", record_frames() + examples + requests, RecordTarget().feed),
+        Target("request about groups", group_frames(), GroupTarget().feed),
         Target("record batch", sound_batches(), BatchTarget().feed),
         Target("contents of a batch", sound_contents(), ContentTarget().feed),
         Target("request", [exchange.request for exchange in recorded()], feed_request),

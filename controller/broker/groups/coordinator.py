@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from controller.broker.groups.bounds import PendingIds, member_bytes
 from controller.broker.groups.group import CONSUMER_PROTOCOL, ConsumerGroup, GroupMember, TopicPartition
 from controller.broker.groups.offsets_topic import CommittedOffset
 from controller.broker.groups.store import GroupStore, ProducerIdAndEpoch
@@ -21,7 +22,7 @@ from controller.broker.request_context import SLICE, Steps
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock
 from controller.protocol.errors import ErrorCode
-from controller.protocol.framing import joined
+from controller.protocol.framing import joined, size_bytes
 from controller.protocol.groups import (
     NO_GENERATION,
     NO_MEMBER,
@@ -76,6 +77,7 @@ class GroupCoordinator:
         self._clock = clock
         self._new_id = new_id
         self._note = note
+        self._pending = PendingIds()
         store.of_loads.append(self._loaded)
         store.of_unloads.append(self._unloaded)
 
@@ -102,15 +104,26 @@ class GroupCoordinator:
             if member_id != NO_MEMBER:
                 answer(join_error(member_id, ErrorCode.UNKNOWN_MEMBER_ID))
                 return
+            if self._store.is_full:
+                answer(join_error(NO_MEMBER, ErrorCode.GROUP_MAX_SIZE_REACHED))
+                return
             group = self._store.add(request.group_id)
         if not self._has_place(group, member_id):
             self._remove(group, member_id)
             answer(join_error(NO_MEMBER, ErrorCode.GROUP_MAX_SIZE_REACHED))
+        elif not self._store.has_place_for(_more_bytes(group, request, client)):
+            answer(join_error(member_id, ErrorCode.GROUP_MAX_SIZE_REACHED))
         elif member_id == NO_MEMBER:
             self._join_unknown(group, request, client, answer)
         else:
             self._join_known(group, request, client, answer)
         self._end_join_if_all_are_there(group)
+        self._forget_unused(group)
+
+    def _forget_unused(self, group: ConsumerGroup) -> None:
+        """A group that never had a generation, and in which nothing is left, is not kept until the next look."""
+        if group.state is Empty and group.generation == 0 and not group.offsets:
+            self._store.delete_offsets(group, ())
 
     def _has_place(self, group: ConsumerGroup, member_id: str) -> bool:
         most = self._settings.group_max_size
@@ -140,6 +153,7 @@ class GroupCoordinator:
             group.pending[member_id] = self._clock.call_later(
                 request.session_timeout_ms, lambda: self._pending_expired(group, member_id)
             )
+            self._pending.add(4 * len(member_id) + len(group.id), lambda: self._take_back(group, member_id))
             answer(join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED))
         else:
             self._add(group, member_id, request, client, answer)
@@ -396,7 +410,7 @@ class GroupCoordinator:
                 self._rebalance(group, f"the assignments could not be written: {error.name}")
                 return
             for member in group.members.values():
-                member.assignment = assignments.get(member.id, b"")
+                group.set_assignment(member, assignments.get(member.id, b""))
             group.move(Stable, self._clock.wall_ms())
             self._propagate(group, ErrorCode.NONE)
 
@@ -406,7 +420,7 @@ class GroupCoordinator:
         """Answer the members that wait for their assignments; each has its whole session timeout again."""
         for member in tuple(group.members.values()):
             if error is not ErrorCode.NONE:
-                member.assignment = b""
+                group.set_assignment(member, b"")
             if member.sync is not None:
                 _answer_sync(member, _assignment_of(group, member) if error is ErrorCode.NONE else sync_error(error))
                 self._expect(group, member, member.session_timeout_ms)
@@ -493,6 +507,14 @@ class GroupCoordinator:
     def _pending_expired(self, group: ConsumerGroup, member_id: str) -> None:
         if group.pending.pop(member_id, None) is not None:
             self._end_join_if_all_are_there(group)
+            self._forget_unused(group)
+
+    def _take_back(self, group: ConsumerGroup, member_id: str) -> None:
+        """The id was given out so many ids ago that it is not waited for any longer."""
+        timer = group.pending.get(member_id)
+        if timer is not None:
+            timer.cancel()
+            self._pending_expired(group, member_id)
 
     def _remove(self, group: ConsumerGroup, member_id: str) -> None:
         member = group.members.get(member_id)
@@ -522,10 +544,12 @@ class GroupCoordinator:
         error = self._store.refusal(group_id, may_be_empty=True)
         group = None if error is not None else self._store.group(group_id)
         if error is None and group is None:
-            if generation < 0:
-                group = self._store.add(group_id)
-            else:
+            if generation >= 0:
                 error = ErrorCode.ILLEGAL_GENERATION
+            elif self._store.is_full:
+                error = ErrorCode.POLICY_VIOLATION
+            else:
+                group = self._store.add(group_id)
         if group is not None:
             error = self._commit_refusal(group, member_id, instance_id, generation)
         if error is not None or group is None:
@@ -563,6 +587,8 @@ class GroupCoordinator:
         """Commit offsets that count once the producer's transaction has committed. `member_id` "" and a negative
         generation are not checked."""
         error = self._store.refusal(group_id)
+        if error is None and self._store.is_full and self._store.group(group_id) is None:
+            error = ErrorCode.POLICY_VIOLATION
         if error is None:
             group = self._store.add(group_id)
             error = _transaction_refusal(group, member_id, instance_id, generation)
@@ -701,6 +727,14 @@ def _transaction_refusal(
     if generation >= 0 and generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
     return None
+
+
+def _more_bytes(group: ConsumerGroup, request: JoinGroupRequest, client: JoiningClient) -> int:
+    """How much more the group's members hold if the request's is one of them."""
+    member = group.members.get(group.static_members.get(request.group_instance_id or "", request.member_id))
+    metadata = ((one.name, size_bytes(one.metadata)) for one in request.protocols)
+    more_bytes = member_bytes(request.member_id, client.id, request.group_instance_id, metadata)
+    return more_bytes - (0 if member is None else member.size_bytes)
 
 
 def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from controller.broker.groups.bounds import GroupTally, member_bytes
 from controller.broker.groups.offsets_topic import CommittedOffset
 from controller.clock import Timer
 from controller.protocol.framing import joined
@@ -45,6 +46,11 @@ class GroupMember:
     join: Callable[[JoinGroupResponse], None] | None = None
     sync: Callable[[SyncGroupResponse], None] | None = None
     session: Timer | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        metadata = ((name, len(data)) for name, data in self.protocols)
+        return member_bytes(self.id, self.client_id, self.instance_id, metadata) + len(self.assignment)
 
     def metadata(self, protocol: str) -> bytes:
         return next(metadata for name, metadata in self.protocols if name == protocol)
@@ -95,10 +101,28 @@ class ConsumerGroup:
     """It was empty, and waits for the first time (group.initial.rebalance.delay.ms)."""
     has_new_member: bool = False
     """A member has joined during that wait."""
+    tally: GroupTally | None = None
+    """Of the coordinator that keeps the group, with what all its groups hold."""
+    _member_bytes: int = 0
     _supported: Counter[str] = field(default_factory=Counter)
     """How many members can take part in each way to assign."""
     _joined: int = 0
     """How many members wait for the answer to a JoinGroup."""
+
+    def kept_by(self, tally: GroupTally | None) -> None:
+        """The group counts for this coordinator from now on; None: for none."""
+        if self.tally is not None:
+            self.tally.groups -= 1
+            self.tally.member_bytes -= self._member_bytes
+        self.tally = tally
+        if tally is not None:
+            tally.groups += 1
+            tally.member_bytes += self._member_bytes
+
+    def _count(self, more_bytes: int) -> None:
+        self._member_bytes += more_bytes
+        if self.tally is not None:
+            self.tally.member_bytes += more_bytes
 
     def move(self, state: GroupState, wall_ms: int) -> None:
         """Raises InvalidTransition."""
@@ -113,6 +137,7 @@ class ConsumerGroup:
         if self.leader is None:
             self.leader = member.id
         self.members[member.id] = member
+        self._count(member.size_bytes)
         self._supported.update(name for name, _ in member.protocols)
         self._joined += member.join is not None
         if member.instance_id is not None:
@@ -121,7 +146,13 @@ class ConsumerGroup:
     def set_protocols(self, member: GroupMember, protocols: tuple[tuple[str, bytes], ...]) -> None:
         self._supported.subtract(name for name, _ in member.protocols)
         self._supported.update(name for name, _ in protocols)
+        self._count(-member.size_bytes)
         member.protocols = protocols
+        self._count(member.size_bytes)
+
+    def set_assignment(self, member: GroupMember, assignment: bytes) -> None:
+        self._count(len(assignment) - len(member.assignment))
+        member.assignment = assignment
 
     def await_join(self, member: GroupMember, answer: Callable[[JoinGroupResponse], None] | None) -> None:
         """The member's JoinGroup waits for its answer from now on. An earlier one of it is never answered, as its
@@ -143,6 +174,7 @@ class ConsumerGroup:
     def remove(self, member_id: str) -> None:
         member = self.members.pop(member_id, None)
         if member is not None:
+            self._count(-member.size_bytes)
             self._supported.subtract(name for name, _ in member.protocols)
             self._joined -= member.join is not None
             if member.session is not None:
@@ -156,7 +188,9 @@ class ConsumerGroup:
     def replace(self, old_id: str, new_id: str, instance_id: str) -> GroupMember:
         """A static member has come back, under another member id."""
         member = self.members.pop(old_id)
+        self._count(-member.size_bytes)
         member.id = new_id
+        self._count(member.size_bytes)
         self.members[new_id] = member
         if self.leader == old_id:
             self.leader = new_id

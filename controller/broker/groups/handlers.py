@@ -9,6 +9,7 @@ from itertools import islice
 from controller.broker.groups.coordinator import Errors, GroupCoordinator, JoiningClient, join_error
 from controller.broker.groups.group import ConsumerGroup, TopicPartition
 from controller.broker.groups.offsets_topic import CommittedOffset
+from controller.broker.metadata import MetadataCache
 from controller.broker.request_context import SLICE, Handler, RequestContext, Steps
 from controller.clock import Clock
 from controller.protocol.codec import ApiKey
@@ -65,8 +66,9 @@ _VERSION_WITH_GROUP_ERROR = 2
 
 
 class GroupHandlers:
-    def __init__(self, coordinator: GroupCoordinator, clock: Clock) -> None:
+    def __init__(self, coordinator: GroupCoordinator, metadata: MetadataCache, clock: Clock) -> None:
         self._coordinator = coordinator
+        self._metadata = metadata
         self._clock = clock
         self.handlers: Mapping[ApiKey, Handler] = {
             ApiKey.JOIN_GROUP: self._join,
@@ -106,6 +108,12 @@ class GroupHandlers:
             new_member_id=version >= _VERSION_WITH_KNOWN_MEMBER_IDS,
         )
         self._coordinator.join(request, client, answer)
+        if not exchange.answered:
+            exchange.release_request(
+                JoinGroupRequest(
+                    request.group_id, 0, request.member_id, request.protocol_type, (), 0, request.group_instance_id
+                )
+            )
 
     def _sync(self, exchange: RequestContext, request: SyncGroupRequest) -> Steps:
         assignments: dict[str, bytes] = {}
@@ -114,6 +122,8 @@ class GroupHandlers:
             if number % SLICE == 0:
                 yield None
         self._coordinator.sync(request, assignments, exchange.answer)
+        if not exchange.answered:
+            exchange.release_request(SyncGroupRequest(request.group_id, request.generation_id, request.member_id, ()))
 
     def _heartbeat(self, exchange: RequestContext, request: HeartbeatRequest) -> None:
         error = self._coordinator.heartbeat(
@@ -142,8 +152,13 @@ class GroupHandlers:
         now_ms = self._clock.wall_ms()
         expires_ms = min(now_ms + request.retention_time_ms, LATEST_MS) if request.retention_time_ms >= 0 else -1
         offsets: dict[TopicPartition, CommittedOffset] = {}
+        unknown: dict[TopicPartition, ErrorCode] = {}
+        known = self._metadata.snapshot.topics
         for topic in request.topics:
             for one in topic.partitions:
+                if one.partition_index not in known.get(topic.name, ()):
+                    unknown[topic.name, one.partition_index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    continue
                 offsets[topic.name, one.partition_index] = CommittedOffset(
                     one.committed_offset,
                     max(one.committed_leader_epoch, NO_EPOCH),
@@ -155,8 +170,11 @@ class GroupHandlers:
                     yield None
 
         def answer(errors: Errors) -> None:
-            exchange.answer_made(lambda: _committed(request, errors))
+            exchange.answer_made(lambda: _committed(request, {**errors, **unknown}))
 
+        if unknown and not offsets:
+            answer({})
+            return
         yield from self._coordinator.commit(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id, offsets, answer
         )
@@ -193,7 +211,11 @@ class GroupHandlers:
         topics: dict[str, list[OffsetDeletePartitionResult]] = {}
         error = self._coordinator.deletion_refusal(request.group_id)
         while error is ErrorCode.NONE and (some := list(islice(partitions, SLICE))):
-            for (topic, index), result in self._coordinator.delete_offsets(request.group_id, some).items():
+            known = self._metadata.snapshot.topics
+            there = [(topic, index) for topic, index in some if index in known.get(topic, ())]
+            results = dict.fromkeys(some, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            results |= self._coordinator.delete_offsets(request.group_id, there)
+            for (topic, index), result in results.items():
                 topics.setdefault(topic, []).append(OffsetDeletePartitionResult(index, result))
             yield None
         exchange.answer_made(

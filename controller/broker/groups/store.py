@@ -22,6 +22,7 @@ from controller.broker.coordinated_topic import (
     UnknownRecord,
     batch_of,
 )
+from controller.broker.groups.bounds import GroupTally
 from controller.broker.groups.group import ConsumerGroup, TopicPartition
 from controller.broker.groups.offsets_topic import (
     GROUP_VERSION,
@@ -127,6 +128,7 @@ class GroupStore:
         self._group_version = 2 if settings.inter_broker_protocol.startswith("2.2") else GROUP_VERSION
         self.of_loads: list[Callable[[ConsumerGroup], None]] = []
         self.of_unloads: list[Callable[[ConsumerGroup], None]] = []
+        self.tally = GroupTally()
         self._open: dict[int, dict[int, dict[str, None]]] = {}
         """The groups with offsets of transactions that have not ended, by partition and producer id."""
         self.topic = CoordinatedTopic[ConsumerGroup](
@@ -157,7 +159,21 @@ class GroupStore:
 
     def add(self, group_id: str) -> ConsumerGroup:
         """A new group, or the one that there is."""
-        return self._groups_with(group_id).setdefault(group_id, ConsumerGroup(group_id, since_ms=self._clock.wall_ms()))
+        groups = self._groups_with(group_id)
+        group = groups.get(group_id)
+        if group is None:
+            groups[group_id] = group = ConsumerGroup(group_id, since_ms=self._clock.wall_ms())
+            group.kept_by(self.tally)
+        return group
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there may be no further group (camerlengo.groups.max)."""
+        return self.tally.groups >= self._settings.groups_max
+
+    def has_place_for(self, more_bytes: int) -> bool:
+        """Whether members may hold so much more (camerlengo.group.members.max.bytes)."""
+        return more_bytes <= 0 or self.tally.member_bytes + more_bytes <= self._settings.group_members_max_bytes
 
     def _groups_with(self, group_id: str) -> dict[str, ConsumerGroup]:
         partition = self.topic.partition(group_id)
@@ -253,6 +269,7 @@ class GroupStore:
         if is_idle and not group.offsets and (with_group or not group.commits):
             group.move(Dead, self._clock.wall_ms())
             self._groups_with(group.id).pop(group.id, None)
+            group.kept_by(None)
             if group.generation > 0:
                 records.append((group_key(group.id), None))
         if records:
@@ -290,6 +307,7 @@ class GroupStore:
 
     def _loaded(self, partition: CoordinatedPartition[ConsumerGroup]) -> None:
         for group in tuple(partition.entries.values()):
+            group.kept_by(self.tally)
             for producer_id in group.open_offsets:
                 self._note_open(partition.index, producer_id, group.id)
             for loaded in self.of_loads:
@@ -298,6 +316,7 @@ class GroupStore:
     def _unloaded(self, partition: CoordinatedPartition[ConsumerGroup]) -> None:
         self._open.pop(partition.index, None)
         for group in partition.entries.values():
+            group.kept_by(None)
             for unloaded in self.of_unloads:
                 unloaded(group)
 

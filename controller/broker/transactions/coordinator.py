@@ -117,6 +117,9 @@ class TransactionCoordinator:
             return
         partition, transaction = found
         if transaction is None:
+            if self._store.is_full:
+                refuse(ErrorCode.POLICY_VIOLATION)
+                return
             if new_id is None:
                 with_new_id()
                 return

@@ -95,6 +95,12 @@ class TransactionStore:
             lambda partition: _call_all(self.of_unloads, partition),
         )
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there may be no further transactional id (camerlengo.transactional.ids.max)."""
+        known = sum(len(partition.entries) for partition in self.topic.partitions())
+        return known >= self._settings.transactional_ids_max
+
     def write(
         self,
         partition: CoordinatedPartition[TransactionMetadata],
