@@ -470,7 +470,7 @@ class Broker:
         return self._admitted(exchange, client, request.value)
 
     def _admitted(self, exchange: RequestContext, client: Requester, value: RequestValue) -> Steps | None:
-        if self.control.refuses(client, exchange, value):
+        if exchange.header.api_key in CONTROL_APIS and self.control.refuses(client, exchange, value):
             return None
         admitted: RequestValue | None = value
         if self.guard is not None and client is not self._local:

@@ -147,5 +147,4 @@ def test_a_throttled_hdd_slows_down_with_concurrent_readers_and_an_ssd_does_not(
         hdd, ssd = (
             {readers: rig.concurrent_reads(kind, readers, seconds=0.5) for readers in (1, 8)} for kind in ("hdd", "ssd")
         )
-    assert hdd[8] < 0.5 * hdd[1]
-    assert ssd[8] > 0.5 * ssd[1]
+    assert hdd[8] / hdd[1] < min(0.5, ssd[8] / ssd[1])

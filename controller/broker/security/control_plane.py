@@ -80,8 +80,8 @@ class ControlRequests:
 
     def refuses(self, client: Requester, exchange: RequestContext, request: Any) -> bool:
         """Answer a request of a controller that came by another listener than the control plane's."""
-        api = CONTROL_APIS.get(exchange.header.api_key)
-        if api is None or self._listener is None or client.listener == self._listener:
+        api = CONTROL_APIS[exchange.header.api_key]
+        if self._listener is None or client.listener == self._listener:
             return False
         reason = f"{client} sent it; expected listener {self._listener} (control.plane.listener.name)"
         self._refuse(api, exchange, request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, reason)
