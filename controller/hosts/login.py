@@ -34,6 +34,9 @@ Ask: TypeAlias = Callable[[RequestHeader, bytes], Awaitable[bytes]]
 """(header, body): sends a request on the connection, and returns the response's body."""
 _VERSIONS = {ApiKey.SASL_HANDSHAKE: 1, ApiKey.SASL_AUTHENTICATE: 1}
 
+AGAIN_AFTER = 0.85
+"""Of a session's time, as Kafka at the earliest: a request that is sent then still arrives in time."""
+
 
 class LoginFailed(ProtocolError):
     """The other broker does not let this one in; says why."""
@@ -47,8 +50,11 @@ class Login:
         self._mechanism = settings.own_mechanism
         self._user, self._password = settings.own
 
-    async def on(self, ask: Ask) -> None:
-        """Raises LoginFailed."""
+    async def on(self, ask: Ask) -> float | None:
+        """Log in, on a new connection or again on one that is. Return the milliseconds after which to do so again,
+        before the session ends; None if it does not (KIP-368). Raises LoginFailed.
+        """
+        lifetime_ms = 0
 
         async def asked(key: ApiKey, value: RequestValue) -> object:
             version = _VERSIONS[key]
@@ -56,10 +62,12 @@ class Login:
             return decode_response_body(key, version, body)
 
         async def sent(message: bytes) -> bytes:
+            nonlocal lifetime_ms
             answer = await asked(ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(message))
             assert isinstance(answer, SaslAuthenticateResponse)
             if answer.error_code != ErrorCode.NONE:
                 raise LoginFailed(f"{self._mechanism} as {self._user}: {answer.error_message}")
+            lifetime_ms = answer.session_lifetime_ms
             return bytes(answer.auth_bytes)  # type: ignore[arg-type]
 
         answer = await asked(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(self._mechanism))
@@ -68,12 +76,13 @@ class Login:
             raise LoginFailed(f"{self._mechanism} is not enabled there, but {', '.join(answer.mechanisms)}")
         if self._mechanism == PLAIN:
             await sent(f"\0{self._user}\0{self._password}".encode())
-            return
+            return AGAIN_AFTER * lifetime_ms or None
         scram = ScramClient(self._mechanism, self._user, self._password, secrets.token_urlsafe(24))
         try:
             scram.check(await sent(scram.final(await sent(scram.first()))))
         except ScramFailed as error:
             raise LoginFailed(f"{self._mechanism} as {self._user}: {error}") from error
+        return AGAIN_AFTER * lifetime_ms or None
 
 
 def log_in(connection: socket.socket, login: Login) -> None:

@@ -114,6 +114,8 @@ class SocketConnection:
         self._timer: Timer | None = None
         """Of what is waited for: the connection, or an answer."""
         self._correlation_id = 0
+        self._again_s: float | None = None
+        """When to log in again, on the loop's clock."""
         self._over: PeerError | None = None
         """Why it is of no more use."""
 
@@ -151,10 +153,13 @@ class SocketConnection:
             self._end(self._over)
             return
         self._end_after(timeout_ms, PeerTimedOut(f"{self}: no answer in {timeout_ms:.0f} ms"))
-        if self._link is not None:
-            self._send(self._link, asking)
-        else:
+        if self._link is None:
             self._open_once()
+        elif self._login is not None and self._again_s is not None and self._network.loop.time() >= self._again_s:
+            again = self._send_after_login(self._login, self._link, asking)
+            self._writing = self._network.loop.create_task(again)
+        else:
+            self._send(self._link, asking)
 
     def _end_after(self, timeout_ms: float, late: PeerError) -> None:
         self._timer = self._network.clock.call_later(timeout_ms, lambda: self._end(late))
@@ -170,7 +175,7 @@ class SocketConnection:
         link = await PeerSocket.connect(self._dialled, self._tls, self._address[0])
         if self._login is not None:
             try:
-                await self._login.on(partial(_asked, link))
+                await self._log_in(self._login, link)
             except BaseException:
                 link.close()
                 raise
@@ -182,6 +187,19 @@ class SocketConnection:
         elif self._asking is not None:
             self._send(link, self._asking)
         await self._network.loop.create_future()
+
+    async def _log_in(self, login: Login, link: PeerSocket) -> None:
+        after_ms = await login.on(partial(_asked, link))
+        self._again_s = None if after_ms is None else self._network.loop.time() + after_ms / 1_000.0
+
+    async def _send_after_login(self, login: Login, link: PeerSocket, asking: _Asking) -> None:
+        """The session is about to end: log in again, on the same connection."""
+        try:
+            await self._log_in(login, link)
+        except Exception as error:  # noqa: BLE001 - the connection broke, or the other broker refuses: who asks gets it
+            self._end(PeerUnreachable(f"{self}: {error}"))
+            return
+        self._send(link, asking)
 
     def _closed(self, opening: asyncio.Task[None]) -> None:
         error = None if opening.cancelled() else opening.exception()

@@ -248,10 +248,10 @@ class ClusterSecurity:
         with os.fdopen(descriptor, "w", encoding="latin-1") as file:
             file.write(text)
 
-    def connect(self, connection: socket.socket, host: str) -> socket.socket:
-        """Take a new connection to a broker through TLS and SASL, as the administrator. OSError, ProtocolError."""
+    def connect(self, connection: socket.socket, host: str, user: str = ADMINISTRATOR) -> socket.socket:
+        """Take a new connection to a broker through TLS and SASL. Raises OSError, ProtocolError."""
         encrypted = self._context.wrap_socket(connection, server_hostname=host)
-        own = (ADMINISTRATOR, self.passwords[ADMINISTRATOR])
+        own = (user, self.passwords[user])
         log_in(encrypted, Login(SaslSettings((self.mechanism,), {}, self.mechanism, own, 0)))
         return encrypted
 

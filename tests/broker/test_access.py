@@ -250,6 +250,18 @@ def test_a_denied_produce_without_acks_closes_the_connection(node: DataNode) -> 
     assert answer.frames == [None]
 
 
+def test_before_the_acls_are_read_super_users_alone_are_answered(node: DataNode) -> None:
+    """To be denied would end a producer that writes while the broker comes up; a closed connection does not."""
+    assert node.node.access.store is not None
+    node.node.access.store.rules.loaded = False
+    answer = Deferred(ApiKey.FETCH, SUPPORTED[ApiKey.FETCH].last)
+    value = REQUESTS[ApiKey.FETCH]()
+    node.node.broker.receive(encode_request(header(ApiKey.FETCH, answer.version), value), answer.take, EVE)
+    assert answer.frames == [None]
+    assert ask(node, ADMIN, ApiKey.FETCH, value).responses[0].partitions[0].error_code == 0
+    assert not any("Denied" in line for line in node.trace.notes("info"))
+
+
 def test_metadata_of_all_topics_are_of_those_that_may_be_described() -> None:
     node = DataNode("t", "u", **AUTHORIZER)
     allow(node, acl("User:eve", "u", AclOperation.READ))

@@ -58,7 +58,14 @@ class AccessControl:
         """What checks the broker's requests; None if nothing does."""
         if self.authorizer is None:
             return None
-        return AccessGuard(self.authorizer, metadata, self._trace, creates_topics=self._creates_topics)
+        may_decide_for = self.store.rules.may_decide_for if self.store is not None else lambda _client: True
+        return AccessGuard(
+            self.authorizer,
+            metadata,
+            self._trace,
+            creates_topics=self._creates_topics,
+            may_decide_for=may_decide_for,
+        )
 
     def start(self) -> None:
         """Once there is a session."""

@@ -1,9 +1,9 @@
 """The ACLs of a cluster, followed in ZooKeeper, and the requests that describe, create and delete them.
 
 A broker reads all ACLs in each session, and after that those that a notice names. Until it has read them the first time
-it denies everything to all but super users. ACLs that can't be read are kept as they were known; if they were never
-known, the resource is denied to everyone but super users, because one of them might deny something. All of it runs on
-the broker's thread.
+it answers super users alone, and closes the connections of others. ACLs that can't be read are kept as they were known;
+if they were never known, the resource is denied to everyone but super users, because one of them might deny something.
+All of it runs on the broker's thread.
 """
 
 from __future__ import annotations

@@ -225,6 +225,10 @@ class AclRules:
             self._decisions[key] = decided
         return decided
 
+    def may_decide_for(self, client: Requester) -> bool:
+        """Return False before the ACLs were read for the first time, except for super users."""
+        return self.loaded or client.principal in self._super_users
+
     def _decide(self, client: Requester, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
         if client.principal in self._super_users:
             return True

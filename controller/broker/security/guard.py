@@ -126,18 +126,29 @@ class CheckedRequest:
 
 
 class AccessGuard:
-    """`authorizer` decides. `creates_topics`: auto.create.topics.enable."""
+    """`authorizer` decides, where `may_decide_for` the client; before that the connection is closed, and the client
+    tries again: to deny would end producers. `creates_topics`: auto.create.topics.enable."""
 
     def __init__(
-        self, authorizer: Authorizer, metadata: MetadataCache, trace: Trace, *, creates_topics: bool = False
+        self,
+        authorizer: Authorizer,
+        metadata: MetadataCache,
+        trace: Trace,
+        *,
+        creates_topics: bool = False,
+        may_decide_for: Callable[[Requester], bool] = lambda _client: True,
     ) -> None:
         self.authorizer = authorizer
         self.metadata = metadata
         self.creates_topics = creates_topics
         self._trace = trace
+        self._may_decide_for = may_decide_for
 
     def admitted(self, client: Requester, exchange: RequestContext, request: RequestValue) -> Any:
         """Return what of the request the client may ask; None if all of it has been answered."""
+        if not self._may_decide_for(client):
+            exchange.close()
+            return None
         asked = CheckedRequest(self, client, exchange, request)
         checks = ACCESS.get(asked.key)
         if checks is None:

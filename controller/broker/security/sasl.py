@@ -43,7 +43,8 @@ ReadCredential: TypeAlias = Callable[[str, str], Future[ScramCredential | None]]
 
 class SaslListener(msgspec.Struct):
     """What all connections of one listener share. `users`: the passwords of PLAIN. `max_session_ms`:
-    connections.max.reauth.ms, 0 for sessions without an end."""
+    connections.max.reauth.ms, 0 for sessions without an end. `authenticated`, `authenticated_again` and `failed` count
+    what came of all attempts."""
 
     mechanisms: tuple[str, ...]
     users: Mapping[str, str]
@@ -52,6 +53,9 @@ class SaslListener(msgspec.Struct):
     clock: Clock
     note: Callable[[str, str], None]
     max_session_ms: int = 0
+    authenticated: int = 0
+    authenticated_again: int = 0
+    failed: int = 0
 
 
 class SaslSession:
@@ -91,6 +95,7 @@ class SaslSession:
     def _fail(self, why: str, respond: Respond) -> None:
         """One line of the log; the answer, if any, was given before."""
         self._failed = True
+        self._listener.failed += 1
         who = f"{self._client.host} on listener {self._client.listener}"
         self._listener.note("warning", f"authentication of {who} failed: {why}")
         respond(None)
@@ -198,6 +203,10 @@ class SaslSession:
         principal = Principal(USER, user)
         if self._authenticated and principal != self._client.principal:
             raise ScramFailed(f"{principal} in place of {self._client.principal}")
+        if self._authenticated:
+            self._listener.authenticated_again += 1
+        else:
+            self._listener.authenticated += 1
         self._client = replace(self._client, principal=principal)
         self._authenticated, self._mechanism, self._scram, self._raw = True, None, None, False
         session_ms = self._listener.max_session_ms

@@ -1,0 +1,174 @@
+"""Secured clusters under faults: clients and brokers go on, over SASL_SSL and with sessions that end soon."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import confluent_kafka
+import kafka as kafka_python
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from controller.broker.security.sasl import SaslListener
+from controller.hosts.secured import ClientSettings
+from controller.testing import Kafka
+from controller.testing.memory_host import MemoryHost
+from tests.programs import program
+from tests.testing.clients import QUIET
+
+pytest.importorskip("cryptography", reason="the extra `secure`")
+LIMIT_S = 30.0
+TOPIC = "payments"
+SESSION_MS = 400
+"""connections.max.reauth.ms: several sessions of every connection end in a test."""
+
+
+class Writer(Protocol):
+    def send(self, value: bytes) -> None:
+        """Return once the record is acknowledged."""
+
+    def close(self) -> None: ...
+
+
+class Confluent:
+    def __init__(self, client: ClientSettings) -> None:
+        self._producer = confluent_kafka.Producer(client.confluent | QUIET | {"enable.idempotence": True})
+
+    def send(self, value: bytes) -> None:
+        errors: list[Any] = []
+        self._producer.produce(TOPIC, value, partition=0, on_delivery=lambda error, _message: errors.append(error))
+        assert self._producer.flush(LIMIT_S) == 0
+        assert errors == [None]
+
+    def close(self) -> None:
+        pass
+
+
+class KafkaPython:
+    def __init__(self, client: ClientSettings) -> None:
+        self._producer = kafka_python.KafkaProducer(**client.kafka_python, enable_idempotence=True)
+
+    def send(self, value: bytes) -> None:
+        self._producer.send(TOPIC, value, partition=0).get(LIMIT_S)
+
+    def close(self) -> None:
+        self._producer.close(5)
+
+
+class Aiokafka:
+    def __init__(self, client: ClientSettings) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._producer: Any = self._run(self._start(client))
+
+    async def _start(self, client: ClientSettings) -> Any:
+        producer = AIOKafkaProducer(**client.aiokafka, enable_idempotence=True)
+        await producer.start()
+        return producer
+
+    def _run(self, task: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(task, self._loop).result(LIMIT_S)
+
+    def send(self, value: bytes) -> None:
+        self._run(self._producer.send_and_wait(TOPIC, value, partition=0))
+
+    def close(self) -> None:
+        self._run(self._producer.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+WRITERS: dict[str, Callable[[ClientSettings], Writer]] = {
+    "confluent-kafka": Confluent,
+    "kafka-python": KafkaPython,
+    "aiokafka": Aiokafka,
+}
+
+
+def sasl(kafka: Kafka, broker: int, listener: str) -> SaslListener:
+    host = kafka._host
+    assert isinstance(host, MemoryHost)
+    incarnation = host._brokers[broker].incarnation
+    assert incarnation is not None
+    return incarnation.server.sasl[listener]
+
+
+@pytest.fixture
+def short_sessions() -> Iterator[Kafka]:
+    settings = {"connections.max.reauth.ms": SESSION_MS, "min.insync.replicas": 2}
+    with Kafka(3, security=True, settings=settings) as kafka:
+        kafka.create_topic(TOPIC, 1, 3)
+        yield kafka
+
+
+def read(client: ClientSettings, count: int) -> list[bytes]:
+    consumer = confluent_kafka.Consumer(client.confluent | QUIET | {"group.id": "reader"})
+    consumer.assign([confluent_kafka.TopicPartition(TOPIC, 0, 0)])
+    try:
+        return [message.value() for message in consumer.consume(count, LIMIT_S)]
+    finally:
+        consumer.close()
+
+
+def test_brokers_authenticate_again_before_their_sessions_end(short_sessions: Kafka) -> None:
+    kafka = short_sessions
+    leader = kafka.leader(TOPIC)
+    assert leader is not None
+    kafka.wait_until(lambda: sasl(kafka, leader, "BROKERS").authenticated_again >= 8)
+    assert sasl(kafka, leader, "BROKERS").authenticated <= 3  # two followers and the controller, once each
+    assert "before authentication" not in kafka.timeline()
+    assert sorted(kafka.isr(TOPIC)) == [1, 2, 3]
+
+
+def test_clients_go_on_while_the_leader_and_the_controller_are_killed(short_sessions: Kafka) -> None:
+    kafka = short_sessions
+    writers = {name: make(kafka.client_settings()) for name, make in WRITERS.items()}
+    sent = []
+    try:
+        for number in range(12):
+            if number == 4:
+                kafka.broker(kafka.wait_for_leader(TOPIC)).kill()
+            elif number == 8:
+                kafka.restore()
+                assert kafka.controller is not None
+                kafka.broker(kafka.controller).kill()
+            for name, writer in writers.items():
+                value = f"{name} {number}".encode()
+                writer.send(value)
+                sent.append(value)
+    finally:
+        for writer in writers.values():
+            writer.close()
+    kafka.restore()
+    assert read(kafka.client_settings(), len(sent)) == sent
+    assert sorted(kafka.isr(TOPIC)) == [1, 2, 3]
+
+
+@pytest.mark.programs
+def test_kcat_goes_on_while_the_leader_and_the_controller_are_killed(short_sessions: Kafka) -> None:
+    kafka = short_sessions
+    words = [program("kcat"), *kafka.client_settings().kcat, "-t", TOPIC, "-p", "0"]
+    producer = subprocess.Popen([*words, "-P", "-X", "enable.idempotence=true"], stdin=subprocess.PIPE)
+    assert producer.stdin is not None
+    sent = [f"record {number}".encode() for number in range(1_000)]
+    producer.stdin.write(b"\n".join(sent[:300]) + b"\n")
+    producer.stdin.flush()
+    kafka.broker(kafka.wait_for_leader(TOPIC)).kill()
+    producer.stdin.write(b"\n".join(sent[300:600]) + b"\n")
+    producer.stdin.flush()
+    kafka.restore()
+    assert kafka.controller is not None
+    kafka.broker(kafka.controller).kill()
+    producer.stdin.write(b"\n".join(sent[600:]) + b"\n")
+    producer.stdin.close()
+    assert producer.wait(LIMIT_S) == 0
+    kafka.restore()
+    consume = [*words, "-C", "-e", "-q", "-o", "beginning"]
+    found = subprocess.run(consume, check=True, timeout=LIMIT_S, capture_output=True).stdout
+    assert found.splitlines() == sent
