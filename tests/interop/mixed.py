@@ -18,6 +18,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from controller.hosts.local_cluster import BrokerChild
+from controller.hosts.secured import ADMINISTRATOR, CLIENT, PROTOCOL, ClusterSecurity, Security
 from controller.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper, HeldPorts
 from controller.zookeeper.server.server import ZooKeeperServer
 from tests.interop.kafka import Kafka, KafkaBroker
@@ -66,7 +67,8 @@ class State:
 
 
 class MixedCluster:
-    """`settings` go into every broker's properties, `of` into those of one kind. `zookeeper`: Apache's if not given."""
+    """`settings` go into every broker's properties, `of` into those of one kind. `zookeeper`: Apache's if not given.
+    With `security` all listeners are SASL_SSL, and both kinds have the same users and ACLs."""
 
     def __init__(
         self,
@@ -76,6 +78,7 @@ class MixedCluster:
         of: Mapping[Kind, Mapping[str, str]] | None = None,
         kinds: Mapping[int, Kind] = KINDS,
         zookeeper: EmbeddedZooKeeper | ZooKeeperServer | None = None,
+        security: Security | None = None,
     ) -> None:
         self.kafka = kafka
         self.folder = folder
@@ -85,6 +88,7 @@ class MixedCluster:
         self._of = of or {}
         self.zookeeper = zookeeper or EmbeddedZooKeeper(kind="java", data_dir=folder / "zookeeper", tick_ms=500)
         self._ports = HeldPorts(len(kinds))
+        self.security = None if security is None else ClusterSecurity(folder / "secrets", security, len(kinds))
         self.brokers: dict[int, BrokerChild | KafkaBroker] = {}
         self.client = KazooClient()
 
@@ -103,6 +107,9 @@ class MixedCluster:
         self.zookeeper.start()
         self.client = KazooClient(self.zookeeper.connect_string, timeout=10.0)
         self.client.start(30)
+        if self.security is not None:
+            self.security.write_znodes(self.zookeeper.connect_string)
+            self.security.write_clients(self.servers)
         for kind in (first, *(one for one in Kind if one is not first)):
             self.start_brokers([broker for broker in self.kinds if self.kinds[broker] is kind])
 
@@ -122,6 +129,13 @@ class MixedCluster:
             "zookeeper.connect": self.zookeeper.connect_string,
             "log.dirs": str(self.data_dir(number)),
         }
+        if self.security is not None:
+            own["listeners"] = f"{PROTOCOL}://{self.address(number)}"
+            own |= self.security.broker_settings(number, (PROTOCOL,)) | {"security.inter.broker.protocol": PROTOCOL}
+            if kind is Kind.KAFKAS:  # it reads files only of keys that are encrypted
+                keystore = Path(own.pop("ssl.keystore.location")).read_text()
+                key, begin, chain = keystore.partition("-----BEGIN CERTIFICATE-----")
+                own |= {"ssl.keystore.key": key, "ssl.keystore.certificate.chain": begin + chain}
         settings = self._settings | (FOR_KAFKA if kind is Kind.KAFKAS else {}) | dict(self._of.get(kind, {})) | own
         if kind is Kind.OURS:
             return BrokerChild(number, settings, self.folder)
@@ -187,8 +201,13 @@ class MixedCluster:
 
     # -- requests
 
+    def options(self, user: str = CLIENT) -> dict[str, Any]:
+        """By which librdkafka connects: as this user, where the cluster is secured."""
+        plain = {"bootstrap.servers": self.servers}
+        return plain if self.security is None else dict(self.security.client(self.servers, user).confluent)
+
     def admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.servers, "log_level": 2})
+        return AdminClient(self.options(ADMINISTRATOR) | {"log_level": 2})
 
     def ask(self, request: Callable[[AdminClient], Future[Any]]) -> Any:
         """What a request comes to; made again where the client's metadata still names a controller of the past."""

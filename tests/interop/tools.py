@@ -10,6 +10,7 @@ from tests.interop.mixed import MixedCluster
 
 MAINS: Mapping[str, str] = {
     "kafka-topics": "kafka.admin.TopicCommand",
+    "kafka-acls": "kafka.admin.AclCommand",
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-reassign-partitions": "kafka.admin.ReassignPartitionsCommand",
     "kafka-leader-election": "kafka.admin.LeaderElectionCommand",

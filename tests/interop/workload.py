@@ -39,7 +39,7 @@ class Writer:
         self._stopping = threading.Event()
         self._producer = confluent_kafka.Producer(
             {
-                "bootstrap.servers": cluster.servers,
+                **cluster.options(),
                 "enable.idempotence": idempotent,
                 "acks": "all",
                 "linger.ms": 5,
@@ -97,7 +97,7 @@ def read(cluster: MixedCluster, topic: str, partition: int) -> list[bytes]:
     """All there is, from the beginning to the end that was there when this was called."""
     consumer = confluent_kafka.Consumer(
         {
-            "bootstrap.servers": cluster.servers,
+            **cluster.options(),
             "group.id": "judge",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
