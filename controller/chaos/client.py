@@ -10,9 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
-from controller.hosts.local_cluster import ask_metadata
+from controller.hosts.local_cluster import Secure, ask_metadata
 from controller.scenarios.faults import HostFailure
 from controller.scenarios.host import PartitionView, TopicSpec
 from controller.scenarios.membership import failed_metadata, judge_metadata
@@ -37,9 +37,14 @@ _CONFIG = {
 }
 
 
-def make_admin(bootstrap: str) -> Any:
-    """A confluent-kafka AdminClient. HostFailure, with the extra to install, where the package is missing."""
-    return _admin_class()(_CONFIG | {"bootstrap.servers": bootstrap})
+Connect: TypeAlias = Mapping[str, str]
+"""How clients connect, in librdkafka's words: bootstrap.servers, and what a secured cluster needs."""
+
+
+def make_admin(connect: Connect, server: str | None = None) -> Any:
+    """A confluent-kafka AdminClient, which begins with `server` if one is given. HostFailure, with the extra to
+    install, where the package is missing."""
+    return _admin_class()(_CONFIG | dict(connect) | ({} if server is None else {"bootstrap.servers": server}))
 
 
 def _admin_class() -> Any:
@@ -50,14 +55,14 @@ def _admin_class() -> Any:
     return AdminClient
 
 
-def create_topics(bootstrap: str, topics: Sequence[TopicSpec]) -> None:
+def create_topics(connect: Connect, topics: Sequence[TopicSpec]) -> None:
     """Creates the topics, and fails with the cluster's own error if it refuses one. A client keeps to the controller
     that it knows, though that one may be dead or stand still: each attempt is a new client's."""
     deadline_s = time.monotonic() + CREATE_TIMEOUT_S
     left = list(topics)
     attempts = 0
     while left:
-        failed = _attempt(make_admin(bootstrap), left, asked_before=attempts > 0)
+        failed = _attempt(make_admin(connect), left, asked_before=attempts > 0)
         attempts += 1
         left = [topic for topic in left if topic.name in failed]
         if left and time.monotonic() > deadline_s:
@@ -135,20 +140,21 @@ class MetadataClient:
     """Request metadata every `interval_ms` until closed, evaluate each response and pass the result to `seen`.
 
     A real client keeps using the broker that it has a connection to, and a broker cut off from ZooKeeper responds as
-    before. So there is one client for each broker of `bootstrap`; it starts at that broker and may move to others. The
+    before. So there is one client for each broker of `connect`; it starts at that broker and may move to others. The
     clients send requests in turn. Every RENEWAL_S one of them is replaced by a new client, which has sent its first
     request to its own broker: otherwise all clients may end at the same broker. A client that got no response is
     skipped for a while, as a client turns away from a silent broker. No request is sent before `begin`. The expected
     topics may be set at any time.
     """
 
-    def __init__(self, bootstrap: str, interval_ms: float, seen: Callable[[MetadataSeen], None]) -> None:
+    def __init__(self, connect: Connect, interval_ms: float, seen: Callable[[MetadataSeen], None]) -> None:
         self._interval_s = interval_ms / 1000
         self._seen = seen
         self._topics: tuple[TopicSpec, ...] = ()
         self._asked = threading.Event()
         self._closed = threading.Event()
-        self._clients = [_Asking(server) for server in bootstrap.split(",")]
+        self._connect = connect
+        self._clients = [_Asking(connect, server) for server in connect["bootstrap.servers"].split(",")]
         self._threads = [
             threading.Thread(target=work, name=name, daemon=True)
             for name, work in (("metadata-client", self._run), ("metadata-renewal", self._renew))
@@ -189,7 +195,7 @@ class MetadataClient:
         turns = itertools.cycle(self._clients)
         while not self._closed.wait(RENEWAL_S):
             client = next(turns)
-            admin = make_admin(client.server)
+            admin = make_admin(self._connect, client.server)
             seen = self._ask(admin)
             if not seen.error:
                 client.admin, client.left_out_until_s = admin, 0.0
@@ -210,9 +216,9 @@ class _Asking:
 
     __slots__ = ("admin", "left_out_until_s", "server")
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, connect: Connect, server: str) -> None:
         self.server = server
-        self.admin = make_admin(server)
+        self.admin = make_admin(connect, server)
         self.left_out_until_s = 0.0
 
 
@@ -227,12 +233,14 @@ def _views(topics: Mapping[str, Any]) -> dict[tuple[str, int], PartitionView]:
 TIMEOUT_S = 5.0
 
 
-def metadata_of(host: str, port: int, timeout_s: float = TIMEOUT_S) -> dict[tuple[str, int], PartitionView]:
+def metadata_of(
+    host: str, port: int, timeout_s: float = TIMEOUT_S, secure: Secure | None = None
+) -> dict[tuple[str, int], PartitionView]:
     """The broker's view of every partition. Raises what `ask_metadata` raises."""
     return {
         (topic.name or "", partition.partition_index): PartitionView(
             partition.leader_id, tuple(partition.isr_nodes), tuple(partition.replica_nodes), partition.leader_epoch
         )
-        for topic in ask_metadata((host, port), timeout_s).topics
+        for topic in ask_metadata((host, port), timeout_s, secure).topics
         for partition in topic.partitions
     }

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from controller.chaos.client import Connect
 from controller.chaos.client_process import ClientProcess, Event
 from controller.chaos.clock import ScenarioClock
 from controller.chaos.transactional_clients import CLIENT, StopsOfClient, TransactionalSetup, TransactionEvents
@@ -132,7 +133,7 @@ class RealGroup:
 
     def __init__(
         self,
-        bootstrap: str,
+        connect: Connect,
         workload: RecordWorkload,
         partitions: Sequence[PartitionName],
         clock: ScenarioClock,
@@ -147,7 +148,7 @@ class RealGroup:
         self.lock = threading.Lock()
         self.log = GroupLog()
         self.reads: list[ReadLog] = []
-        self._bootstrap = bootstrap
+        self._connect = connect
         self._partitions = tuple(partitions)
         self._clock = clock
         self._folder = folder
@@ -164,7 +165,7 @@ class RealGroup:
         session_ms = self.workload.group_session_ms
         client: dict[str, object] = {
             **self._common,
-            "bootstrap.servers": self._bootstrap,
+            **self._connect,
             "client.id": f"member-{number}",
             "group.id": GROUP,
             "session.timeout.ms": session_ms,
@@ -278,7 +279,7 @@ class RealGroup:
         asker: Any = Consumer(
             {
                 **self._common,
-                "bootstrap.servers": self._bootstrap,
+                **self._connect,
                 "group.id": GROUP,
                 "isolation.level": "read_committed",
             }

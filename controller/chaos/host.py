@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from controller.chaos.client import MetadataClient, create_topics, metadata_of
+from controller.chaos.client import Connect, MetadataClient, create_topics, metadata_of
 from controller.chaos.clock import HostStallWatch, ScenarioClock
 from controller.chaos.observer import Observer
 from controller.chaos.proxy import ProxyNetwork
 from controller.chaos.record_clients import RecordClients
 from controller.clock import Coro
-from controller.hosts.local_cluster import CONNECTION_TIMEOUT_MS
+from controller.hosts.local_cluster import CONNECTION_TIMEOUT_MS, Secure
+from controller.hosts.secured import PROTOCOL, SECRETS, ClusterSecurity, Security
 from controller.scenarios.faults import (
     REAL,
     ZOOKEEPER,
@@ -36,6 +37,7 @@ from controller.scenarios.faults import (
     Link,
     Operation,
     Pause,
+    ReplaceCertificate,
     Stop,
     unsupported,
 )
@@ -60,6 +62,14 @@ _LOG_LINES = 12
 
 
 REAL_FAULTS: Implementations[Callable[[Any, Any], Coro[None]]] = Implementations(REAL)
+
+
+def _secured(folder: Path, brokers: int) -> ClusterSecurity:
+    """Raises HostFailure, with the extra to install, where a package is missing."""
+    try:
+        return ClusterSecurity(folder, Security(), brokers)
+    except ModuleNotFoundError as error:
+        raise HostFailure(str(error)) from error
 
 
 class RealHost:
@@ -95,6 +105,7 @@ class RealHost:
         self._record_clients: RecordClients | None = None
         self._proxies: ProxyNetwork | None = None
         self._ports: HeldPorts | None = None
+        self._security: ClusterSecurity | None = None
         self._processes: dict[int, Process] = {}
         self._standstills = HostStallWatch(self.clock.now_ms, self.take)
         self._lock = threading.Lock()
@@ -116,13 +127,18 @@ class RealHost:
             tick_ms=tick_ms,
         )
         self._zookeeper.start()
+        if cluster.secure:
+            self._security = _secured(self.folder / SECRETS, cluster.brokers)
+            self._security.write_znodes(self._zookeeper.connect_string)
         self._ports = HeldPorts(cluster.brokers)
         if self._cuttable:
             self._proxies = ProxyNetwork()
         self._observer = Observer(self._zookeeper.connect_string, self.clock, self._see_ephemeral)
         self._observer.start()
-        self._bootstrap = ",".join(f"{LOOPBACK}:{port}" for port in self._ports.numbers)
-        self._client = MetadataClient(self._bootstrap, workload.metadata_interval_ms, self._see_metadata)
+        self._connect: Connect = {"bootstrap.servers": ",".join(f"{LOOPBACK}:{port}" for port in self._ports.numbers)}
+        if self._security is not None:
+            self._connect = self._security.client(self._connect["bootstrap.servers"]).confluent
+        self._client = MetadataClient(self._connect, workload.metadata_interval_ms, self._see_metadata)
 
     def _see_ephemeral(self, event: EphemeralSeen) -> None:
         self.take(event)
@@ -148,6 +164,7 @@ class RealHost:
         values = {
             "broker.id": str(node),
             "listeners": f"PLAINTEXT://{LOOPBACK}:{self._port(node)}",
+            **self._secured_settings(node),
             "zookeeper.connect": self._zookeeper_address(node),
             "zookeeper.session.timeout.ms": str(self._cluster.session_timeout_ms),
             "zookeeper.connection.timeout.ms": str(CONNECTION_TIMEOUT_MS),
@@ -164,8 +181,28 @@ class RealHost:
             )
         values |= self._cluster.properties
         path = self.folder / f"broker-{node}.properties"
+        path.touch(0o600)  # there may be a password in it
         path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
         return path
+
+    def _secured_settings(self, node: int) -> dict[str, str]:
+        if self._security is None:
+            return {}
+        return {
+            "listeners": f"{PROTOCOL}://{LOOPBACK}:{self._port(node)}",
+            "security.inter.broker.protocol": PROTOCOL,
+            **self._security.broker_settings(node, (PROTOCOL,)),
+        }
+
+    @property
+    def _secure(self) -> Secure | None:
+        return None if self._security is None else self._security.connect
+
+    @REAL_FAULTS.of(ReplaceCertificate)
+    async def _replace_certificate(self, fault: ReplaceCertificate) -> None:
+        if self._security is None:
+            raise HostFailure("replace-certificate: expected a cluster with secure = true")
+        self._security.replace_certificate(fault.broker)
 
     def _port(self, node: int) -> int:
         assert self._ports is not None
@@ -296,7 +333,7 @@ class RealHost:
 
     async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
         assert self._client is not None
-        create_topics(self._bootstrap, topics)
+        create_topics(self._connect, topics)
         await self._until_heard({(topic.name, number) for topic in topics for number in range(topic.partitions)})
         self._client.expect(topics)
 
@@ -314,12 +351,12 @@ class RealHost:
 
     def _has_heard(self, node: int, partitions: Set[tuple[str, int]]) -> bool:
         try:
-            return partitions <= metadata_of(LOOPBACK, self._port(node), HEARD_ANSWER_S).keys()
+            return partitions <= metadata_of(LOOPBACK, self._port(node), HEARD_ANSWER_S, self._secure).keys()
         except OSError:
             return False
 
     async def produce(self, workload: RecordWorkload, partitions: Sequence[PartitionName]) -> None:
-        self._record_clients = RecordClients(self._bootstrap, workload, partitions, self.clock, self.folder)
+        self._record_clients = RecordClients(self._connect, workload, partitions, self.clock, self.folder)
 
     async def hold_transaction(self, client: int, stage: TransactionStage, deadline_ms: float) -> bool:
         if self._record_clients is None:
@@ -379,7 +416,7 @@ class RealHost:
         metadata = {}
         for node in sorted(registered):
             try:
-                metadata[node] = metadata_of(LOOPBACK, self._port(node))
+                metadata[node] = metadata_of(LOOPBACK, self._port(node), secure=self._secure)
             except OSError:
                 continue  # the checker sees a registered broker without metadata
         partitions = self._observer.partitions()
@@ -406,6 +443,8 @@ class RealHost:
             self._zookeeper.close()
         if self._ports is not None:
             self._ports.release()
+        if self._security is not None:
+            self._security.remove()
         self._collect()
         self._client = self._observer = self._proxies = self._zookeeper = self._ports = None
         if self._temporary:

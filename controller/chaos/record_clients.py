@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from controller.chaos.client import interruptible
+from controller.chaos.client import Connect, interruptible
 from controller.chaos.clock import ScenarioClock
 from controller.chaos.group_members import RealGroup
 from controller.chaos.transactional_clients import RealWriter, StopsOfClient, TransactionalSetup
@@ -67,9 +67,9 @@ PATIENCE_MS = 20_000.0
 """How long a partition may return no record before it counts as unreadable."""
 
 
-def consumer_config(bootstrap: str, *, committed: bool = False) -> dict[str, Any]:
+def consumer_config(connect: Connect, *, committed: bool = False) -> dict[str, Any]:
     return CLIENT_CONFIG | {
-        "bootstrap.servers": bootstrap,
+        **connect,
         "group.id": "camerlengo-chaos",  # asked for by the library; partitions are assigned, nothing is committed
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -89,7 +89,7 @@ class _Reader:
     def __init__(
         self,
         number: int,
-        bootstrap: str,
+        connect: Connect,
         partitions: Sequence[PartitionName],
         now_ms: Callable[[], float],
         *,
@@ -100,7 +100,7 @@ class _Reader:
 
         self._end_of_partition = KafkaError._PARTITION_EOF
         self.log = ReadLog(number, committed=committed)
-        self.consumer: Any = Consumer(consumer_config(bootstrap, committed=committed))
+        self.consumer: Any = Consumer(consumer_config(connect, committed=committed))
         self._places = {name: place for place, name in enumerate(partitions)}
         self._now_ms = now_ms
         those = [partitions[place] for place in (range(len(partitions)) if places is None else places)]
@@ -131,12 +131,12 @@ class _Reader:
         return taken
 
 
-def _asker(bootstrap: str, *, committed: bool) -> Any:
+def _asker(connect: Connect, *, committed: bool) -> Any:
     """Reads nothing, asks for offsets, on connections of its own: a connection's answers come in order, so a reader's
     would come after its fetches, which wait for `fetch.wait.max.ms` at the end of a log."""
     from confluent_kafka import Consumer
 
-    return Consumer(consumer_config(bootstrap, committed=committed))
+    return Consumer(consumer_config(connect, committed=committed))
 
 
 class ConsumingClient:
@@ -145,14 +145,14 @@ class ConsumingClient:
     def __init__(
         self,
         number: int,
-        bootstrap: str,
+        connect: Connect,
         partitions: Sequence[PartitionName],
         now_ms: Callable[[], float],
         *,
         places: Sequence[int] | None = None,
         committed: bool = False,
     ) -> None:
-        self._reader = _Reader(number, bootstrap, partitions, now_ms, places=places, committed=committed)
+        self._reader = _Reader(number, connect, partitions, now_ms, places=places, committed=committed)
         self._stopped = threading.Event()
         self._thread = ClientThread(self._run, f"consumer {number}")
 
@@ -202,7 +202,7 @@ class FinalReader:
 
     def __init__(
         self,
-        bootstrap: str,
+        connect: Connect,
         partitions: Sequence[PartitionName],
         expected: Sequence[int],
         now_ms: Callable[[], float],
@@ -211,8 +211,8 @@ class FinalReader:
     ) -> None:
         self._partitions = partitions
         self._now_ms = now_ms
-        self._reader = _Reader(FINAL, bootstrap, partitions, now_ms, committed=committed)
-        self._asker = _asker(bootstrap, committed=committed)
+        self._reader = _Reader(FINAL, connect, partitions, now_ms, committed=committed)
+        self._asker = _asker(connect, committed=committed)
         self._standings = [_Standing(each, now_ms()) for each in expected]
 
     @property
@@ -290,9 +290,9 @@ CLIENT_CONFIG: dict[str, Any] = {
 """A dead broker is to cost a client its failover, not a back-off that would be measured as part of it."""
 
 
-def producer_config(bootstrap: str, workload: RecordWorkload) -> dict[str, Any]:
+def producer_config(connect: Connect, workload: RecordWorkload) -> dict[str, Any]:
     return CLIENT_CONFIG | {
-        "bootstrap.servers": bootstrap,
+        **connect,
         "acks": workload.acks,
         "enable.idempotence": workload.idempotent,
         "max.in.flight.requests.per.connection": workload.in_flight,
@@ -317,7 +317,7 @@ class ProducingClient:
     def __init__(
         self,
         number: int,
-        bootstrap: str,
+        connect: Connect,
         workload: RecordWorkload,
         partitions: Sequence[PartitionName],
         now_ms: Callable[[], float],
@@ -331,7 +331,7 @@ class ProducingClient:
         self._workload = workload
         self._partitions = partitions
         self._now_ms = now_ms
-        self._producer: Any = Producer(producer_config(bootstrap, workload))
+        self._producer: Any = Producer(producer_config(connect, workload))
         self._stopped = threading.Event()
         self._abandoned = threading.Event()
         self._thread = ClientThread(self._run, f"producer {number}")
@@ -416,13 +416,13 @@ class RecordClients:
 
     def __init__(
         self,
-        bootstrap: str,
+        connect: Connect,
         workload: RecordWorkload,
         partitions: Sequence[PartitionName],
         clock: ScenarioClock,
         folder: Path,
     ) -> None:
-        self._bootstrap = bootstrap
+        self._connect = connect
         self._partitions = tuple(partitions)
         self._now_ms = now_ms = clock.now_ms
         self._final: FinalReader | None = None
@@ -431,15 +431,13 @@ class RecordClients:
         places = workload.transactional_places(partitions)
         plain = self._partitions[: len(partitions) - len(places)]
         try:
-            self._consumers = [
-                ConsumingClient(number, bootstrap, plain, now_ms) for number in range(workload.consumers)
-            ]
+            self._consumers = [ConsumingClient(number, connect, plain, now_ms) for number in range(workload.consumers)]
             self._producers = [
-                ProducingClient(number, bootstrap, workload, plain, now_ms) for number in range(workload.producers)
+                ProducingClient(number, connect, workload, plain, now_ms) for number in range(workload.producers)
             ]
             if places:
                 self._consumers += [
-                    ConsumingClient(number, bootstrap, partitions, now_ms, places=places, committed=committed)
+                    ConsumingClient(number, connect, partitions, now_ms, places=places, committed=committed)
                     for number, committed in ((COMMITTED_READER, True), (ALL_READER, False))
                 ]
         except ImportError as error:
@@ -448,14 +446,14 @@ class RecordClients:
         self.writers: dict[int, RealWriter] = {}
         if workload.transactions is not None:
             self._setup = setup = TransactionalSetup(
-                bootstrap, workload.transactions, partitions, places, clock, folder, CLIENT_CONFIG
+                connect, workload.transactions, partitions, places, clock, folder, CLIENT_CONFIG
             )
             self.writers = {number: RealWriter(number, setup) for number in range(workload.transactions.writers)}
         self.group: RealGroup | None = None
         if workload.members:
             transforms = workload.transactions is not None and workload.transactions.transform
             setup_of_group = self._setup if transforms else None
-            self.group = RealGroup(bootstrap, workload, plain, clock, folder, CLIENT_CONFIG, setup_of_group)
+            self.group = RealGroup(connect, workload, plain, clock, folder, CLIENT_CONFIG, setup_of_group)
 
     def stops(self, client: int) -> StopsOfClient:
         """Where a transactional client is to stop. HostFailure without it."""
@@ -475,7 +473,7 @@ class RecordClients:
                 ended = self.group.end_transactions()
                 self._committed_offsets = ended + [-1] * (len(self._partitions) - len(ended))
         expected, committed = self._acknowledged(), self._setup is not None
-        self._final = FinalReader(self._bootstrap, self._partitions, expected, self._now_ms, committed=committed)
+        self._final = FinalReader(self._connect, self._partitions, expected, self._now_ms, committed=committed)
         self._finals = self._final.read(deadline_ms)
         self.close()
 

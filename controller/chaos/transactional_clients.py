@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from controller.chaos.client import Connect
 from controller.chaos.client_process import ClientProcess, Event
 from controller.chaos.clock import ScenarioClock
 from controller.scenarios.faults import ChangeProducer, HostFailure
@@ -86,7 +87,7 @@ class TransactionalSetup:
 
     def __init__(
         self,
-        bootstrap: str,
+        connect: Connect,
         workload: TransactionWorkload,
         partitions: Sequence[PartitionName],
         places: Sequence[int],
@@ -99,7 +100,7 @@ class TransactionalSetup:
         self.folder = folder
         self.lock = threading.Lock()
         self.logs: list[SendLog] = []
-        self._bootstrap = bootstrap
+        self._connect = connect
         self._partitions = tuple(partitions)
         self._places = list(places)
         self._common = common
@@ -114,7 +115,7 @@ class TransactionalSetup:
         workload = self.workload
         producer = {
             **self._common,
-            "bootstrap.servers": self._bootstrap,
+            **self._connect,
             "client.id": name,
             "transactional.id": name,
             "transaction.timeout.ms": workload.timeout_ms,

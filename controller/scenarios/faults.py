@@ -245,6 +245,13 @@ class Expire(_OnNode, frozen=True, kw_only=True, tag="expire"):
     hosts = BOTH
 
 
+class ReplaceCertificate(_OnNode, frozen=True, kw_only=True, tag="replace-certificate"):
+    """The broker of a secured cluster gets a new key and certificate, which it takes while it runs. Simulated listeners
+    have none: nothing changes there."""
+
+    hosts = BOTH
+
+
 class DeleteController(Fault, frozen=True, kw_only=True, tag="delete-controller"):
     """Somebody deletes /controller, as operators do to have another one elected. Its owner's session lives on, and only
     the fence keeps the former term from writing (S03)."""

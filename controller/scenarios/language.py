@@ -107,12 +107,14 @@ else:
 
 
 class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Brokers 1 to `brokers`; `racks` are assigned to them in turn; `settings` as server.properties has them."""
+    """Brokers 1 to `brokers`; `racks` are assigned to them in turn; `settings` as server.properties has them. `secure`:
+    on real processes all listeners are SASL_SSL, with users and ACLs; simulated listeners have no security."""
 
     brokers: int = 3
     zookeeper_servers: int = 1
     session_timeout_ms: int = 2_000
     racks: tuple[str, ...] = ()
+    secure: bool = False
     settings: Mapping[str, str | int | bool] = {}
 
     @property

@@ -48,6 +48,7 @@ from controller.scenarios.faults import (
     Pause,
     PauseController,
     Reassign,
+    ReplaceCertificate,
     Reset,
     ResetZooKeeper,
     Shut,
@@ -349,6 +350,10 @@ class Faults:
             return None
         self._expires(session)
         self._zookeeper.expire(session)
+        return _nothing
+
+    @SIMULATED_FAULTS.of(ReplaceCertificate)
+    def _replace_certificate(self, fault: ReplaceCertificate) -> Undo | None:
         return _nothing
 
     # -- /controller and /controller_epoch, through the administrator's session

@@ -44,7 +44,12 @@ def test_members_on_processes_keep_the_groups_invariants(tmp_path: Path) -> None
         write(cluster, 0)
         workload = RecordWorkload(members=2, group_session_ms=600)
         group = RealGroup(
-            cluster.bootstrap_servers, workload, names, ScenarioClock(), tmp_path, CLIENT_CONFIG | {"log_level": 2}
+            {"bootstrap.servers": cluster.bootstrap_servers},
+            workload,
+            names,
+            ScenarioClock(),
+            tmp_path,
+            CLIENT_CONFIG | {"log_level": 2},
         )
         try:
             eventually(lambda: {one.client for one in group.log.current} == {0, 1}, "both have their assignments")

@@ -80,7 +80,7 @@ class Now:
 def produced(monkeypatch: pytest.MonkeyPatch, workload: RecordWorkload, **script: Any) -> ProducingClient:
     """What came of a few records."""
     monkeypatch.setattr(confluent_kafka, "Producer", type("Scripted", (ScriptedProducer,), script))
-    client = ProducingClient(0, "nowhere:1", workload, PARTITIONS, Now())
+    client = ProducingClient(0, {"bootstrap.servers": "nowhere:1"}, workload, PARTITIONS, Now())
     eventually(lambda: len(client.log.key) >= 12 or client.error is not None, "records are sent")
     client.stop()
     assert client.join(10.0)
@@ -128,7 +128,7 @@ def test_a_producer_whose_library_fails_is_told_of(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_producers_settings_are_the_workloads() -> None:
-    config = producer_config("a:1", RecordWorkload(acks=1, idempotent=False, in_flight=2))
+    config = producer_config({"bootstrap.servers": "a:1"}, RecordWorkload(acks=1, idempotent=False, in_flight=2))
     assert (config["acks"], config["enable.idempotence"]) == (1, False)
     assert config["max.in.flight.requests.per.connection"] == 2
 
@@ -171,8 +171,8 @@ def final(
 ) -> tuple[list[FinalRead], Now]:
     now = Now(step_ms=0.0)
     monkeypatch.setattr(record_clients, "_Reader", lambda *_, committed: ScriptedReader(now, gives, ends))
-    monkeypatch.setattr(record_clients, "_asker", lambda _bootstrap, committed: ScriptedReader(now, gives, ends))
-    return FinalReader("nowhere:1", PARTITIONS, expected, now).read(deadline_ms), now
+    monkeypatch.setattr(record_clients, "_asker", lambda _connect, committed: ScriptedReader(now, gives, ends))
+    return FinalReader({"bootstrap.servers": "nowhere:1"}, PARTITIONS, expected, now).read(deadline_ms), now
 
 
 def test_a_final_read_ends_when_every_partition_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
