@@ -135,10 +135,10 @@ HAS_NOWAIT: Final = hasattr(os, "RWF_NOWAIT") and hasattr(os, "preadv")
 """Whether the system can be asked to read only what is in the page cache (Linux)."""
 
 
-def read_cached(fd: int, length: int, position: int) -> bytes | None:
+def read_cached(fd: int, length: int, position: int, *, busy: bool) -> bytes | None:
     """Read at a position what is in the page cache, without waiting for the disk. None if not all of it is, up to the
-    file's end. A file system that has no such read (FUSE) is asked which pages are there. Where neither the system nor
-    the file system can tell, read it, as `read_at`."""
+    file's end. A file system that has no such read (FUSE) is asked which pages are there; `busy`, see `is_cached`.
+    Where neither the system nor the file system can tell, read it, as `read_at`."""
     if sys.platform != "linux" or not HAS_NOWAIT:
         return read_at(fd, length, position)
     data = bytearray(length)
@@ -149,8 +149,8 @@ def read_cached(fd: int, length: int, position: int) -> bytes | None:
     except OSError as error:
         if error.errno not in _NO_NOWAIT:
             raise
-        end = min(position + length, os.fstat(fd).st_size)
-        return read_at(fd, length, position) if _all_present(fd, position, end) is not False else None
+        present = _all_present(fd, position, position + length)
+        return None if present is False or (present and busy) else read_at(fd, length, position)
     if got == length:
         return bytes(data)
     return bytes(data[:got]) if position + got >= os.fstat(fd).st_size else None
@@ -172,7 +172,8 @@ def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
 
     The presence of each page is asked for first (cachestat, Linux 6.5), since a read of a missing byte, even one that
     must not wait, makes the system read its surroundings. A page that is there may still be being read: if the file is
-    busy all bytes are read to find that out, otherwise the ends, where what is read ahead would be.
+    busy all bytes are read to find that out, otherwise the ends, where what is read ahead would be. A busy file of a
+    file system that cannot read without waiting (FUSE) is taken to be waited for.
     """
     if sys.platform != "linux" or not HAS_NOWAIT:
         return True
@@ -182,7 +183,7 @@ def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
         return False
     if present and not busy:
         return _reads_now(fd, position, end - 1, [_BYTE]) and _reads_now(fd, end - 1, end, [_BYTE])
-    return _reads_now(fd, position, end, [_SCRATCH])
+    return _reads_now(fd, position, end, [_SCRATCH], unknown=present is None)
 
 
 def _all_present(fd: int, position: int, end: int) -> bool | None:
@@ -194,8 +195,9 @@ def _all_present(fd: int, position: int, end: int) -> bool | None:
     return None if present is None else present >= (end - 1) // _PAGE_BYTES - position // _PAGE_BYTES + 1
 
 
-def _reads_now(fd: int, position: int, end: int, into: list[bytearray]) -> bool:
-    """Whether a read that does not wait comes to `end`. At most one piece is read if `into` is one byte."""
+def _reads_now(fd: int, position: int, end: int, into: list[bytearray], *, unknown: bool = True) -> bool:
+    """Whether a read that does not wait comes to `end`; `unknown` where the file system has no such read. At most one
+    piece is read if `into` is one byte."""
     try:
         while position < end:
             got = os.preadv(fd, into, position, os.RWF_NOWAIT)
@@ -209,6 +211,7 @@ def _reads_now(fd: int, position: int, end: int, into: list[bytearray]) -> bool:
     except OSError as error:
         if error.errno not in _NO_NOWAIT:
             raise
+        return unknown
     return True
 
 

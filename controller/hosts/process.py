@@ -93,7 +93,7 @@ class BrokerProcess:
         self._clock = self._network.clock
         self._trace = ProcessTrace(Path(settings.trace_file) if settings.trace_file else None, settings.broker_id)
         self._network.loop.set_exception_handler(self._on_unhandled_exception)
-        self._devices = DevicePools(device_limits(settings))
+        self._devices = DevicePools(device_limits(settings), note=logger.warning)
         self._server = SocketServer(self._network, limits_of(settings), self._trace, self._devices)
         self._metrics = MetricsServer(self._network)
         self._events = ControllerEventThread(self._clock, self._trace, lambda _error: self._notify(_Notice.FAULT))

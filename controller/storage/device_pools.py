@@ -42,7 +42,12 @@ class _Job:
 class _Pool:
     """One device's. All fields are under `changed`; callbacks are called without it."""
 
-    def __init__(self, device: Device, limits: DeviceLimits, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self, device: Device, limits: DeviceLimits, now_s: Callable[[], float], note: Callable[[str], None]
+    ) -> None:
+        self._note = note
+        self._is_silent = False
+        """A job was answered at its limit, and none has ended since."""
         self.device = device
         self.changed = threading.Condition()
         self._limits = limits
@@ -112,7 +117,10 @@ class _Pool:
                 del self._running[job]
                 self._follow(job)
                 is_first = self._take_answer(job)
+                was_silent, self._is_silent = self._is_silent, False
                 self.changed.notify_all()
+            if was_silent:
+                self._note(f"device {self.device} answers again")
             if is_first:
                 _call(job, outcome)
             del job, outcome  # not held while this waits
@@ -153,9 +161,9 @@ class _Pool:
 
     def expire(self, now_s: float) -> bool:
         """Answer the jobs whose limit is over. True if there are others."""
-        return self._answer_instead(lambda job: job.due_s <= now_s, now_s, "no answer from the device")
+        return self._answer_instead(lambda job: job.due_s <= now_s, now_s, "no answer from the device", silent=True)
 
-    def _answer_instead(self, applies: Callable[[_Job], bool], now_s: float, why: str) -> bool:
+    def _answer_instead(self, applies: Callable[[_Job], bool], now_s: float, why: str, *, silent: bool = False) -> bool:
         with self.changed:
             over = [job for job in self._unanswered if applies(job)]
             for job in over:
@@ -167,6 +175,12 @@ class _Pool:
             if dropped:
                 self._drop(dropped)
             left = bool(self._unanswered)
+            if is_new := silent and bool(over) and not self._is_silent:
+                self._is_silent = True
+        if is_new:
+            job = over[0]
+            waited = f"{job.what or 'a job'}: {why} in {now_s - job.submitted_s:.1f} s"
+            self._note(f"device {self.device} does not answer, what needs it is refused: {waited}")
         for job in over:
             _call(job, unavailable(self.device, job.what, f"{why} in {now_s - job.submitted_s:.1f} s"))
         return left
@@ -222,9 +236,16 @@ def _call(job: _Job, outcome: JobOutcome) -> None:
 
 
 class DevicePools:
-    """See `DeviceJobs`. Threads start with the first job. Safe on any thread."""
+    """See `DeviceJobs`. Threads start with the first job. Safe on any thread. `note` is called, on any thread, when a
+    device stops to answer and when it answers again."""
 
-    def __init__(self, limits: DeviceLimits | None = None, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limits: DeviceLimits | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._note = note
         self._limits = limits or DeviceLimits()
         self._now_s = now_s
         self._changed = threading.Condition()
@@ -260,7 +281,7 @@ class DevicePools:
         with self._changed:
             if self._closed:
                 return None
-            return self._pools.setdefault(device, _Pool(device, self._limits, self._now_s))
+            return self._pools.setdefault(device, _Pool(device, self._limits, self._now_s, self._note))
 
     def _begin_to_watch(self) -> None:
         with self._changed:

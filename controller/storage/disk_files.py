@@ -20,6 +20,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Generic, TypeAlias, TypeVar
@@ -78,7 +79,8 @@ class Closing:
 
     def _work(self) -> None:
         while (fd := self._waiting.get()) != _NO_MORE:
-            self._close(fd)
+            with suppress(OSError):  # the descriptor is closed; what the file system could not write back is removed
+                self._close(fd)
 
 
 _NO_MORE = -1
@@ -155,11 +157,14 @@ _no_wait = _NoWait()
 class OpenFile:
     """One descriptor. `closing` closes it when no reference to it is left; without it, it is closed at once."""
 
-    __slots__ = ("_closing", "_fd", "_identity", "_known", "_read_in", "path")
+    __slots__ = ("_closing", "_end", "_fd", "_identity", "_known", "_read_in", "path")
 
     def __init__(self, path: str, closing: Closing | None = None, *, create: bool = True) -> None:
         self._fd = -1
         self._identity: Identity | None = None
+        self._end = 0
+        """The file has at least so many bytes. Its size is not asked for where the caller must not wait: a network file
+        system, or FUSE, asks its server."""
         self._known: dict[int, tuple[int, float]] = {}
         """Windows and other ranges that are in the page cache: from, to, and until when that counts."""
         self._read_in = (0, 0, 0.0)
@@ -170,6 +175,7 @@ class OpenFile:
 
     def append(self, data: Bytes) -> None:
         written = append(self._fd, data)
+        self._end += written
         if written < len(data):
             size = self.size() - written
             try:
@@ -195,13 +201,16 @@ class OpenFile:
         return os.fstat(self._fd).st_size
 
     def truncate(self, size: int) -> None:
+        self._end = 0
+        self._known.clear()
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
         sync_data(self._fd)
 
     def read_cached(self, position: int, length: int) -> bytes | None:
-        return read_cached(self._fd, length, position)
+        busy = _busy.has(self.identity, position, position + length, time.monotonic())
+        return read_cached(self._fd, length, position, busy=busy)
 
     def is_known(self, position: int, length: int) -> bool:
         """Whether these bytes were found in the page cache within the last KNOWN_S."""
@@ -230,15 +239,15 @@ class OpenFile:
 
     def _find_windows(self, position: int, end: int, now_s: float) -> bool:
         """Look for all of the windows of a range, as far as the file goes. False if something is missing."""
-        size = self.size()
+        self._end = max(self._end, end)
         for begin in _windows(position, end):
-            until = min(begin + WINDOW_BYTES, size)
+            until = min(begin + WINDOW_BYTES, self._end)
             found = self._known.get(begin)
             if found is None or found[0] < until or found[1] <= now_s:
-                if until <= begin or not is_cached(self._fd, begin, until - begin, busy=False):
+                if not is_cached(self._fd, begin, until - begin, busy=False):
                     return False
                 self._know(begin, until)
-        return end <= size
+        return True
 
     def _know(self, begin: int, end: int) -> None:
         if len(self._known) >= KNOWN_MAX:
@@ -249,7 +258,7 @@ class OpenFile:
     def identity(self) -> Identity:
         if self._identity is None:
             stat = os.fstat(self._fd)
-            self._identity = stat.st_dev, stat.st_ino
+            self._identity, self._end = (stat.st_dev, stat.st_ino), stat.st_size
         return self._identity
 
     def read_in(self, position: int, length: int) -> None:
@@ -584,7 +593,7 @@ class FileDisk:
             if not _no_wait.is_set:
                 return file.read()
             stat = os.fstat(file.fileno())
-            data = read_cached(file.fileno(), stat.st_size, 0)
+            data = read_cached(file.fileno(), stat.st_size, 0, busy=False)
         if data is None:
             device = device_of_number(stat.st_dev)
             raise NotCached(device, partial(_read_in, path), stat.st_size, f"read of {path}")

@@ -165,16 +165,16 @@ def _fill(at: Address, megabytes: int) -> None:
     assert isinstance(made, CreateTopicsResponse)
     client = BenchClient(at)
     value = os.urandom(COLD_RECORD_BYTES)
-    batch = _batch([value] * BATCH_RECORDS)
+    batch = batch_of([value] * BATCH_RECORDS)
     for _ in range(megabytes * 1024 * 1024 // len(batch)):
         client.produce(COLD, batch)
-    hot = _batch([bytes(HOT_BYTES)])
+    hot = batch_of([bytes(HOT_BYTES)])
     for _ in range(2 * HOT_BEHIND):
         client.produce(HOT, hot)
     time.sleep(2 * RECENT_MS / 1_000)  # until then a broker takes it that what it has written is in the page cache
 
 
-def _batch(values: Sequence[bytes]) -> bytes:
+def batch_of(values: Sequence[bytes]) -> bytes:
     now_ms = int(time.time() * 1_000)
     return encode_batch([Record(number, now_ms, None, value) for number, value in enumerate(values)])
 
@@ -319,7 +319,7 @@ def records_of(frame: bytes) -> memoryview:
 
 def probe(given: Mapping[str, Any]) -> dict[str, list[float]]:
     at, rate = address(given["at"]), given["rate"]
-    batch = _batch([bytes(HOT_BYTES)])
+    batch = batch_of([bytes(HOT_BYTES)])
     producer, fetcher = BenchClient(at), BenchClient(at)
     end = producer.produce(HOT, batch)
 

@@ -206,6 +206,26 @@ def test_the_limits_are_watched_without_anyone_asking(stuck: threading.Event) ->
     assert isinstance(answers.wait(1)[0][1].error, DeviceUnavailable)
 
 
+def test_a_device_that_stops_to_answer_is_noted_once_and_that_it_answers_again(
+    clock: Clock, stuck: threading.Event
+) -> None:
+    answers, notes = Answers(), list[str]()
+    those = DevicePools(DeviceLimits(threads=1, limit_ms=1_000.0), clock, notes.append)
+    those.submit(ONE, stuck.wait, answers.of("first"), what="read of a")
+    those.submit(ONE, lambda: 2, answers.of("second"), what="read of b")
+    clock.now_s += 2.0
+    those.expire()
+    answers.wait(2)
+    refused = "device 8:1 does not answer, what needs it is refused: read of a: no answer from the device in 2.0 s"
+    assert notes == [refused]
+    stuck.set()
+    eventually(lambda: not those.stats()[0].running, "the first returns")
+    assert notes == [refused, "device 8:1 answers again"]
+    those.submit(ONE, lambda: 3, answers.of("third"))
+    answers.wait(3)
+    assert len(notes) == 2
+
+
 def test_counts(clock: Clock) -> None:
     answers = Answers()
     those = pools(clock)

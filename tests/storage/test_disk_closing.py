@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -69,3 +70,20 @@ def test_what_is_not_there_is_none_to_remove(tmp_path: Path) -> None:
     disk.make_directory(str(tmp_path / "folder"))
     disk.remove(str(tmp_path / "folder"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_descriptor_that_cannot_be_closed_does_not_end_the_thread() -> None:
+    """A network file system or FUSE writes back what is left at the close, and may refuse it."""
+    closed: list[int] = []
+
+    def close(fd: int) -> None:
+        closed.append(fd)
+        if fd == 1:
+            raise OSError(errno.EIO, "no such file any more")
+
+    closing = Closing(close)
+    closing.begin()
+    closing.close(1)
+    closing.close(2)
+    closing.stop()
+    assert closed == [1, 2]
