@@ -475,6 +475,9 @@ class Broker:
         admitted: RequestValue | None = value
         if self.guard is not None and client is not self._local:
             admitted = self.guard.admitted(client, exchange, value)
+        if isinstance(exchange.settle, Charge) and admitted is not None and self._is_controller():
+            snapshot = self.metadata.snapshot
+            admitted = exchange.settle.limited(exchange, admitted, snapshot, self._settings.num_partitions)
         if admitted is None:
             return None
         return self._run(self._handlers[exchange.header.api_key], exchange, admitted)

@@ -13,7 +13,15 @@ from controller.broker.quotas.rules import DEFAULT, THROTTLE_MS_MAX, Window
 from controller.broker.request_context import Throttled
 from controller.broker.security.principal import Requester, parse_principal
 from controller.protocol import fetch, produce, security
-from controller.protocol.client import MetadataRequest
+from controller.protocol.client import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+    MetadataRequest,
+)
 from controller.protocol.codec import SUPPORTED, ApiKey, RequestHeader, decode_response, encode_request
 from controller.protocol.errors import ErrorCode
 from controller.protocol.framing import Part, joined
@@ -344,6 +352,60 @@ def test_the_request_quota_counts_slices_after_the_first(node: DataNode) -> None
     charge(times.append)
     node.settle()
     assert times == [1_000]
+
+
+# -- creations and deletions of partitions
+
+
+def create(node: DataNode, *topics: tuple[str, int], version: int = 7, validate_only: bool = False) -> Any:
+    """By topic: the error; then the throttle time and for how long the client is muted."""
+    wanted = tuple(CreatableTopic(name, count, 1) for name, count in topics)
+    request = CreateTopicsRequest(wanted, 0, validate_only)
+    answer, muted_ms = send(node, ALICE, ApiKey.CREATE_TOPICS, request, version)
+    node.settle()
+    return {one.name: one.error_code for one in answer.topics}, answer.throttle_time_ms, muted_ms
+
+
+EXCEEDED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
+def test_a_strict_quota_of_mutations_refuses_topics_once_it_is_exhausted(node: DataNode) -> None:
+    alter(node, entity(user="alice"), controller_mutation_rate=1.0)
+    errors, throttle_ms, muted_ms = create(node, ("a", 15), ("b", 1), ("c", 1))
+    assert errors["b"] == errors["c"] == EXCEEDED
+    assert errors["a"] != EXCEEDED, "11 tokens are there, and the first that exceeds them is admitted"
+    assert 3_000 < throttle_ms == muted_ms <= 4_000, "until the bucket holds no less than 0"
+    topics = [one for one in node.zookeeper.rows() if one.path in ("/brokers/topics/a", "/brokers/topics/b")]
+    assert [one.path for one in topics] == ["/brokers/topics/a"]
+    node.settle(muted_ms)
+    assert create(node, ("b", 1))[0]["b"] != EXCEEDED
+
+
+def test_what_is_validated_or_known_to_fail_takes_no_token(node: DataNode) -> None:
+    alter(node, entity(user="alice"), controller_mutation_rate=1.0)
+    for _ in range(20):
+        create(node, ("a", 10), validate_only=True)
+        assert create(node, ("t", 10))[0] == {"t": ErrorCode.TOPIC_ALREADY_EXISTS}
+    assert create(node, ("a", 1))[1:] == (0, 0)
+
+
+def test_a_permissive_quota_of_mutations_throttles_old_clients(node: DataNode) -> None:
+    alter(node, entity(user="alice"), controller_mutation_rate=1.0)
+    errors, throttle_ms, muted_ms = create(node, ("a", 15), ("b", 1), version=5)
+    assert EXCEEDED not in errors.values()
+    assert 4_000 < throttle_ms == muted_ms <= 5_000
+
+
+def test_deletions_and_new_partitions_are_counted(node: DataNode) -> None:
+    node.node.access.quotas.set_quotas({QuotaType.CONTROLLER_MUTATION: {("alice", None): 0.01}})
+    more = CreatePartitionsRequest((CreatePartitionsTopic("t", 3),), 0)
+    answer, _ = send(node, ALICE, ApiKey.CREATE_PARTITIONS, more)
+    assert [one.error_code for one in answer.results] != [EXCEEDED]
+    answer, muted_ms = send(node, ALICE, ApiKey.DELETE_TOPICS, DeleteTopicsRequest((DeleteTopicState("t"),), 0))
+    assert [(one.name, one.error_code) for one in answer.responses] == [("t", EXCEEDED)]
+    assert muted_ms == answer.throttle_time_ms > 0
+    answer, muted_ms = send(node, BOB, ApiKey.DELETE_TOPICS, DeleteTopicsRequest((DeleteTopicState("t"),), 0))
+    assert answer.responses[0].error_code != EXCEEDED
 
 
 # -- bounds

@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from controller.broker.metadata import MetadataSnapshot
+from controller.broker.quotas.mutations import MutationQuota, limit_mutations
 from controller.broker.quotas.quota_settings import NO_QUOTA, QuotaSettings
 from controller.broker.quotas.rules import (
     THROTTLE_MS_MAX,
@@ -31,11 +33,12 @@ from controller.broker.quotas.rules import (
     throttle_ms,
 )
 from controller.broker.records.fetch_sessions import Asked, FetchContext, FetchParams, Key, LogReadResult, data_bytes
-from controller.broker.request_context import Send, Steps
+from controller.broker.request_context import RequestContext, Send, Steps
 from controller.broker.security.principal import Requester
 from controller.clock import Clock
 from controller.protocol.codec import ApiKey, RequestHeader
 from controller.protocol.fetch import FetchPartition, FetchResponse
+from controller.protocol.schema import RequestValue
 
 IDLE_MS = 3_600_000
 """How long a rate is kept that nothing is added to (Kafka's InactiveSensorExpirationTimeSeconds)."""
@@ -374,35 +377,14 @@ class Charge:
 
     # -- creations and deletions of partitions
 
-    def begin_mutation(self) -> MutationQuota | None:
-        """The quota of a request that creates or deletes partitions; None: it has none."""
-        if self.key in MUTATIONS and self._quotas.mutation.enabled:
-            strict = self.version >= MUTATIONS[self.key]
-            self.mutation = MutationQuota(self._quotas, self._user, self._client_id, strict=strict)
-        return self.mutation
-
-
-class MutationQuota:
-    """One request's (Kafka's ControllerMutationQuota). `strict`: its client knows THROTTLING_QUOTA_EXCEEDED."""
-
-    def __init__(self, quotas: ClientQuotas, user: str, client_id: str, *, strict: bool) -> None:
-        self._quotas = quotas
-        self._take = partial(quotas.mutation.take, user, client_id, strict=strict)
-        self._strict = strict
-        self._throttle_ms = 0
-        self._at_ms = 0
-
-    def admits(self, partitions: int) -> bool:
-        """Count that many partitions; False: they are refused with THROTTLING_QUOTA_EXCEEDED."""
-        now_ms = self._quotas.now_ms
-        time_ms = self._take(partitions, now_ms)
-        if time_ms:
-            self._throttle_ms, self._at_ms = time_ms, now_ms
-        return not (time_ms and self._strict)
-
-    def throttle_ms(self, now_ms: int) -> int:
-        """What is left of the time by now: the answer may come long after."""
-        return max(self._throttle_ms - (now_ms - self._at_ms), 0)
+    def limited(self, exchange: RequestContext, value: RequestValue, snapshot: MetadataSnapshot, default: int) -> Any:
+        """What of the request its client may do now; None if all of it has been answered. `default`: num.partitions."""
+        if self.key not in MUTATIONS or not self._quotas.mutation.enabled:
+            return value
+        strict = self.version >= MUTATIONS[self.key]
+        take = partial(self._quotas.mutation.take, self._user, self._client_id, strict=strict)
+        self.mutation = MutationQuota(take, self._quotas.now_ms, strict=strict)
+        return limit_mutations(self.mutation, exchange, value, snapshot, default)
 
 
 Readings: TypeAlias = Sequence[LogReadResult]
