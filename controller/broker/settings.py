@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace as replace_struct
 
-from controller.broker.quotas.quota_settings import QuotaSettings, quota_table, take_quotas
+from controller.broker.quotas.quota_settings import QuotaSettings, of_listener, quota_table, take_quotas
 from controller.broker.security.principal import Principal, parse_principal
 from controller.broker.security.sasl_settings import READ_SASL_SETTINGS, sasl_settings
 from controller.broker.security.tls_settings import READ_TLS_SETTINGS, tls_settings
@@ -352,7 +352,6 @@ _SETTINGS: Mapping[str, Setting] = {
     "log.cleaner.enable": ("log_cleaner", "true", boolean),
     "log.segment.delete.delay.ms": ("log_segment_delete_delay_ms", "60000", integer(1, LONG_MAX)),
     "connections.max.idle.ms": ("connections_max_idle_ms", "600000", integer(-1, LONG_MAX)),
-    "max.connections": ("max_connections", str(INT_MAX), integer(0)),
     "camerlengo.request.stall.timeout.ms": ("request_stall_timeout_ms", "30000", integer(1)),
     "camerlengo.request.entries.max": ("request_entries_max", "100000", integer(2_000)),
     "camerlengo.producer.ids.max": ("producer_ids_max", "500000", integer(1)),
@@ -475,7 +474,6 @@ class BrokerSettings:
     """How long the files of a deleted partition stay at most. A segment that retention takes goes at once."""
     connections_max_idle_ms: int
     """-1: for ever."""
-    max_connections: int
     request_stall_timeout_ms: int
     """How long a request that has begun to arrive may bring no byte before its connection is closed."""
     request_entries_max: int
@@ -566,7 +564,7 @@ def parse_settings(given: Mapping[str, str]) -> BrokerSettings:
     problems = _complete(fields, given)
     if problems:
         raise BadSettings(tuple(problems))
-    without_effect = tuple(sorted(name for name in given if name not in _NAMES and not _is_security(name)))
+    without_effect = tuple(sorted(name for name in given if name not in _NAMES and not _is_of_listener(name)))
     settings = BrokerSettings(**fields, without_effect=without_effect, given=dict(given))
     problems = _contradictions(settings)
     if problems:
@@ -574,13 +572,13 @@ def parse_settings(given: Mapping[str, str]) -> BrokerSettings:
     return settings
 
 
-def _is_security(name: str) -> bool:
+def _is_of_listener(name: str) -> bool:
     own = name.removeprefix("listener.name.").partition(".")[2] if name.startswith("listener.name.") else name
-    return own in READ_TLS_SETTINGS or own in READ_SASL_SETTINGS
+    return own in READ_TLS_SETTINGS or own in READ_SASL_SETTINGS or of_listener(name) is not None
 
 
 def _known(name: str) -> bool:
-    return _is_security(name) or name in _NAMES or has_no_effect(name)
+    return _is_of_listener(name) or name in _NAMES or has_no_effect(name)
 
 
 def _suggestion(name: str) -> str:
@@ -598,7 +596,8 @@ def _complete(fields: dict[str, Any], given: Mapping[str, str]) -> list[str]:
         fields["log_dirs"] = (log_dir,) if log_dir else ()
     if len(set(fields["log_dirs"])) < len(fields["log_dirs"]):
         problems.append(f"log.dirs={','.join(fields['log_dirs'])}: expected each directory once")
-    fields["quotas"] = take_quotas(fields)
+    fields["quotas"], wrong = take_quotas(fields, given)
+    problems += wrong
     fields["tiers"], wrong = take_tiers(fields, fields["log_dirs"])
     problems += wrong
     if fields["zookeeper_connection_timeout_ms"] is None:

@@ -25,8 +25,6 @@ _FAMILIES = (
     "host.name",
     "kafka.metrics.",
     "log.",
-    "max.connection.creation.rate",
-    "max.connections.",
     "metric.reporters",
     "metrics.",
     "num.io.threads",
@@ -54,10 +52,8 @@ _FAMILIES = (
 
 _NO_ENCRYPTION = "connections would not be encrypted or authenticated"
 _NO_AUTHENTICATION = "clients would not be authenticated"
-_NO_LIMIT = "the limit would not be enforced"
 _NO_QUOTA = "the quota would not be enforced"
 _NO_POLICY = "the policy would not be enforced"
-_UNLIMITED = ("2147483647",)
 
 # Name, or family with its dot: what would be missing, and the values besides an empty one that ask for nothing.
 _PROMISES: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -67,9 +63,6 @@ _PROMISES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "create.topic.policy.class.name": (_NO_POLICY, ()),
     "delegation.token.master.key": (_NO_AUTHENTICATION, ()),
     "delegation.token.secret.key": (_NO_AUTHENTICATION, ()),
-    "max.connection.creation.rate": (_NO_LIMIT, _UNLIMITED),
-    "max.connections.per.ip": (_NO_LIMIT, _UNLIMITED),
-    "max.connections.per.ip.overrides": (_NO_LIMIT, ()),
     "password.encoder.old.secret": ("passwords would not be encrypted", ()),
     "password.encoder.secret": ("passwords would not be encrypted", ()),
     "principal.builder.class": (

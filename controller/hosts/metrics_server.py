@@ -9,8 +9,8 @@ import socket
 from collections.abc import Callable
 
 from controller.broker.settings import Address, address_text
+from controller.hosts.listening import CannotListen
 from controller.hosts.network import NetworkThread
-from controller.hosts.server import CannotListen
 
 REQUEST_BYTES = 8_192
 TIME_LIMIT_S = 5.0

@@ -34,12 +34,13 @@ from controller.hosts.authorizers import load_authorizer
 from controller.hosts.broker_id import MetaProperties, generate_broker_id, keep, kept_broker_id, unreadable
 from controller.hosts.event_thread import ControllerEventThread
 from controller.hosts.listener_security import ListenerSecurity
+from controller.hosts.listening import CannotListen
 from controller.hosts.metrics_server import MetricsServer
 from controller.hosts.network import NetworkThread, OffLoop
 from controller.hosts.peers import socket_channels
 from controller.hosts.process_output import LogOutput, ProcessTrace
 from controller.hosts.request_stages import RequestStages
-from controller.hosts.server import CannotListen, SocketServer, limits_of
+from controller.hosts.server import SocketServer, limits_of
 from controller.hosts.tls import BadCertificates
 from controller.log import logger
 from controller.storage import AlreadyLocked, DuplicateLogs, OutOfResources
@@ -151,6 +152,7 @@ class BrokerProcess:
         self._serve_metrics(node)
         self._measure_requests(node)
         self._secured().serve_sasl(self._server, node.access.credentials.read, self._clock)
+        node.access.quota_store.limit(self._server.gate.quotas)
         self._server.serve(node.broker.begin)
         self._events.start(node)
         node.start().on_done(lambda: self._notify(_Notice.CONNECTED))

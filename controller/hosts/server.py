@@ -23,11 +23,13 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from controller.broker.quotas.connections import ConnectionSettings
 from controller.broker.request_context import Respond, Steps, Throttled
 from controller.broker.security.principal import Requester
 from controller.broker.security.sasl import SaslListener, SaslSession
 from controller.broker.settings import QUEUED_REQUESTS, BrokerSettings, Listener
 from controller.clock import Timer
+from controller.hosts.listening import CannotListen, ConnectionGate, bound_socket, host_of, reserved_descriptors
 from controller.hosts.network import TURN_S, LoopScheduler, NetworkThread, RunningSteps
 from controller.hosts.request_stages import RequestStages, Slot, Unsent, kind_of
 from controller.hosts.sending import RangeCut, SendQueue
@@ -35,7 +37,7 @@ from controller.hosts.tls import EncryptedSocket, HandshakeFailed, TlsListener
 from controller.protocol.errors import MalformedFrame, ProtocolError
 from controller.protocol.framing import FrameBuffer, Part
 from controller.storage.devices import DeviceJobs
-from controller.system import allow_reuse, descriptor_limit
+from controller.system import descriptor_limit
 from controller.trace import Noted, Trace
 
 Receive: TypeAlias = Callable[[bytes, Respond, Requester], Steps | None]
@@ -130,6 +132,19 @@ class ServerConnection:
         self._muted_until_s = 0.0
         self._watch_idle()
         self._throttle()
+
+    @property
+    def client(self) -> Requester:
+        return self._client
+
+    @property
+    def listener(self) -> str:
+        return self._client.listener
+
+    @property
+    def active_s(self) -> float:
+        """When something was sent or received last."""
+        return self._active_s
 
     def close(self) -> None:
         """At once; what the socket takes now of the answers that were given still goes out. Safe to call twice."""
@@ -448,17 +463,6 @@ ACCEPT_AGAIN_S = 0.2
 """How long the server accepts no connection after `accept` failed, most likely for lack of file descriptors."""
 LOG_AGAIN_S = 60.0
 """The minimum time between two log lines about refused connections."""
-RESERVE_MAX = 4_096
-
-
-def reserved_descriptors(limit: int) -> int:
-    """Return how many of `limit` file descriptors (RLIMIT_NOFILE) are reserved for logs, for ZooKeeper and for
-    connections to other brokers, and not used for clients."""
-    return min(max(limit // 4, 32), RESERVE_MAX)
-
-
-class CannotListen(OSError):
-    """A listener's address can't be had; names both."""
 
 
 class ServerLimits(msgspec.Struct, frozen=True):
@@ -472,7 +476,7 @@ class ServerLimits(msgspec.Struct, frozen=True):
 
     request_bytes: int
     queued_bytes: int = 400 * 1024 * 1024
-    connections: int = 2**31 - 1
+    connections: ConnectionSettings = msgspec.field(default_factory=ConnectionSettings)
     idle_ms: int | None = 600_000
     stall_ms: int = 30_000
     descriptors: int = 2**31 - 1
@@ -483,7 +487,7 @@ def limits_of(settings: BrokerSettings) -> ServerLimits:
     return ServerLimits(
         request_bytes,
         queued_bytes if queued_bytes >= 0 else QUEUED_REQUESTS * request_bytes,
-        settings.max_connections,
+        settings.quotas.connections,
         settings.connections_max_idle_ms if settings.connections_max_idle_ms >= 0 else None,
         settings.request_stall_timeout_ms,
         *_usable_descriptors(),
@@ -512,6 +516,7 @@ class SocketServer:
         self.connections: dict[ServerConnection, None] = {}
         self.receive: Receive = lambda _frame, respond, _client: respond(None)
         self._limits = limits
+        self.gate = ConnectionGate(limits.connections, network, self._log_refused)
         self._trace = trace
         self._bound: list[_Bound] = []
         self.held_bytes = 0
@@ -536,7 +541,7 @@ class SocketServer:
         """Each listener's port by its name, once all of them are had. CannotListen, with none of them kept."""
         try:
             for listener in listeners:
-                self._bound.append(_Bound(listener, _bound_socket(listener)))
+                self._bound.append(_Bound(listener, bound_socket(listener)))
         except OSError as error:
             self._release()
             raise CannotListen(f"listener {listener}: {error.strerror or error}") from error
@@ -571,13 +576,23 @@ class SocketServer:
                 self._log_refused(f"listener {bound.listener}: a connection was not accepted: {error}")
                 await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
-            self._accept_connection(accepted, Requester(bound.listener.name, host_of(address)))
+            client = Requester(bound.listener.name, host_of(address))
+            try:
+                await self.gate.wait(client)
+            except asyncio.CancelledError:
+                accepted.close()
+                raise
+            self._accept_connection(accepted, client)
+
+    def _close_least_used(self) -> None:
+        """A connection between brokers takes the place of another listener's."""
+        others = [one for one in self.connections if one.listener != self.gate.quotas.settings.protected]
+        if others:
+            least = min(others, key=lambda one: one.active_s)
+            self.note("info", "connection closed: its place is needed for one between brokers")
+            least.close()
 
     def _accept_connection(self, accepted: socket.socket, client: Requester) -> None:
-        if len(self.connections) + len(self._upgrades) >= self._limits.connections:
-            accepted.close()
-            self._log_refused(f"connections are turned away: there are {len(self.connections)}, as many as may be")
-            return
         if accepted.fileno() >= self._limits.descriptors:
             accepted.close()
             self._log_refused(
@@ -591,6 +606,10 @@ class SocketServer:
         except OSError:  # it was closed at the other end before it was looked at
             accepted.close()
             return
+        if not self.gate.admit(accepted, client):
+            return
+        if self.gate.quotas.exceeded:
+            self._close_least_used()
         listener = self.tls.get(client.listener)
         if listener is None:
             self.connections[ServerConnection(self, accepted, client, self._limits.request_bytes)] = None
@@ -606,9 +625,13 @@ class SocketServer:
                 sock, client = await listener.upgrade(accepted, client)
         except (HandshakeFailed, TimeoutError) as error:
             accepted.close()
+            self.gate.freed(client)
             reason = str(error) or f"not done in {self._limits.stall_ms} ms"
             self.note("warning", f"TLS handshake with {client.host} on listener {client.listener} failed: {reason}")
             return
+        except BaseException:
+            self.gate.freed(client)
+            raise
         self.connections[ServerConnection(self, sock, client, self._limits.request_bytes)] = None
 
     def sasl_session(self, client: Requester) -> SaslSession | None:
@@ -641,6 +664,7 @@ class SocketServer:
                 bound.accepting.cancel()
         for upgrade in list(self._upgrades):
             upgrade.cancel()
+        self.gate.close()
         for connection in list(self.connections):
             connection.close()
         self.turns.close()
@@ -740,32 +764,9 @@ class SocketServer:
 
     def closed(self, connection: ServerConnection) -> None:
         self.connections.pop(connection, None)
+        self.gate.freed(connection.client)
         self._stalled.pop(connection, None)
         self.muted.pop(connection, None)
 
     def note(self, level: str, message: str) -> None:
         self._trace.emit(Noted(level, message))
-
-
-def _bound_socket(listener: Listener) -> socket.socket:
-    """Bound, not listening. An empty host is every address, IPv6's too where the machine has them."""
-    if not listener.host and socket.has_dualstack_ipv6():
-        family, host = socket.AF_INET6, "::"
-    else:
-        found = socket.getaddrinfo(listener.host or "0.0.0.0", listener.port, type=socket.SOCK_STREAM)
-        family, host = found[0][0], str(found[0][4][0])
-    made = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        allow_reuse(made)
-        if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" and not listener.host else 1)
-        made.bind((host, listener.port))
-    except OSError:
-        made.close()
-        raise
-    return made
-
-
-def host_of(address: tuple[str, int] | tuple[str, int, int, int]) -> str:
-    """The client's address as text; IPv4's where a dual-stack socket shows it as IPv6."""
-    return address[0].removeprefix("::ffff:")

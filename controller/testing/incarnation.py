@@ -107,6 +107,7 @@ class Incarnation:
         )
         self.node = self._make_node()
         secured.serve_sasl(self.server, self.node.access.credentials.read, self.clock)
+        self.node.access.quota_store.limit(self.server.gate.quotas)
 
     def _make_node(self) -> Node:
         settings = self.settings

@@ -26,8 +26,8 @@ from typing import Any
 
 from controller.broker.settings import Address, address, address_text
 from controller.cli.values import integer, output_folder
+from controller.hosts.listening import reserved_descriptors
 from controller.hosts.local_cluster import LocalCluster, ask_metadata
-from controller.hosts.server import reserved_descriptors
 from controller.protocol.client import CreatableTopic, CreateTopicsRequest, MetadataRequest
 from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
 from controller.protocol.errors import ErrorCode

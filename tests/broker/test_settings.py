@@ -230,9 +230,6 @@ def test_a_file_that_can_not_be_read_is_told() -> None:
     ("name", "value"),
     [
         ("zookeeper.ssl.client.enable", "true"),
-        ("max.connections.per.ip", "10"),
-        ("max.connections.per.ip.overrides", "10.0.0.1:5"),
-        ("max.connection.creation.rate", "20"),
         ("client.quota.callback.class", "a.Callback"),
         ("delegation.token.master.key", "hidden"),
         ("password.encoder.secret", "hidden"),
@@ -255,8 +252,6 @@ def test_what_promises_security_or_a_limit_is_refused(name: str, value: str) -> 
     ("name", "value"),
     [
         ("zookeeper.ssl.client.enable", "false"),
-        ("max.connections.per.ip", "2147483647"),
-        ("max.connections.per.ip.overrides", ""),
         ("replication.quota.window.num", "11"),
         ("num.io.threads", "8"),
     ],

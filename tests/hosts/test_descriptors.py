@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from controller.hosts.listening import reserved_descriptors
 from controller.hosts.process import COULD_NOT_RUN
-from controller.hosts.server import ServerLimits, reserved_descriptors
+from controller.hosts.server import ServerLimits
 from controller.protocol.client import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest, MetadataRequest
 from controller.protocol.codec import ApiKey, decode_response, encode_request
 from controller.protocol.framing import framed

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from controller.hosts.listening import CannotListen
 from controller.hosts.local_cluster import LocalCluster
 from controller.hosts.metrics_server import REQUEST_BYTES, MetricsServer
 from controller.hosts.network import NetworkThread
-from controller.hosts.server import CannotListen
 from tests.processes import eventually
 
 LIMIT_S = 30.0

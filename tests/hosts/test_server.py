@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from controller.broker.quotas.connections import ConnectionSettings
+from controller.broker.quotas.rules import Window
 from controller.broker.request_context import Respond
 from controller.broker.security.principal import Requester
 from controller.broker.settings import Listener
-from controller.hosts.server import UNANSWERED_MAX, CannotListen, ServerConnection, ServerLimits, SocketServer
+from controller.hosts.listening import CannotListen
+from controller.hosts.server import UNANSWERED_MAX, ServerConnection, ServerLimits, SocketServer
 from controller.protocol.framing import Part, framed
 from controller.storage.disk import File, FileRange
 from controller.storage.disk_files import FileDisk
@@ -401,19 +404,62 @@ def test_one_connection_has_a_limit_of_unanswered_bytes(serving: Serving, monkey
         assert [read(connection) for _ in frames] == frames
 
 
-def test_more_connections_than_may_be_are_turned_away() -> None:
-    with serving_with(ServerLimits(REQUEST_BYTES_MAX, connections=1)) as serving:
+def test_more_connections_than_may_be_wait_for_their_place() -> None:
+    limits = ServerLimits(REQUEST_BYTES_MAX, connections=ConnectionSettings(most=1))
+    with serving_with(limits) as serving, closing(serving.connect()) as second:
+        second.sendall(framed(b"2"))
+        assert read(second) == b"2"
+        third = serving.connect()
+        third.sendall(framed(b"3"))
+        eventually(lambda: len(serving.trace.notes("warning")) == 1, "it waits, and the log has a line")
+        assert serving.echo.received == [b"2"]
+        second.close()
+        with closing(third):
+            assert read(third) == b"3"
+    assert serving.server.gate.quotas.total == 0
+
+
+def test_an_address_has_as_many_connections_as_it_may_have() -> None:
+    limits = ServerLimits(REQUEST_BYTES_MAX, connections=ConnectionSettings(per_ip=1))
+    with serving_with(limits) as serving:
         with closing(serving.connect()) as first:
             first.sendall(framed(b"1"))
             assert read(first) == b"1"
             for _ in range(3):
-                with closing(serving.connect()) as second:
-                    assert read(second) is None
+                with closing(serving.connect()) as other:
+                    assert read(other) is None
         eventually(lambda: not serving.server.connections, "the first is gone")
         with closing(serving.connect()) as third:
             third.sendall(framed(b"3"))
             assert read(third) == b"3"
     assert len(serving.trace.notes("warning")) == 1
+
+
+def test_a_connection_between_brokers_takes_the_place_of_the_least_used_one() -> None:
+    connections = ConnectionSettings(most=1, protected="BROKERS")
+    with running_network() as network:
+        server = SocketServer(network, ServerLimits(REQUEST_BYTES_MAX, connections=connections), KeptTrace())
+        ports = server.bind([Listener(name, "127.0.0.1", 0) for name in ("CLIENTS", "BROKERS")])
+        server.serve(Echo().receive)
+        with closing(socket.create_connection(("127.0.0.1", ports["CLIENTS"]), DEADLINE_S)) as client:
+            client.sendall(framed(b"client"))
+            assert read(client) == b"client"
+            with closing(socket.create_connection(("127.0.0.1", ports["BROKERS"]), DEADLINE_S)) as broker:
+                broker.sendall(framed(b"broker"))
+                assert read(broker) == b"broker"
+                assert read(client) is None
+        server.close()
+    assert server.gate.quotas.total == 0
+
+
+def test_an_address_that_connects_too_fast_is_closed_after_its_throttle_time() -> None:
+    limits = ServerLimits(REQUEST_BYTES_MAX, connections=ConnectionSettings(window=Window(2, 50)))
+    with serving_with(limits) as serving:
+        serving.server.gate.quotas.ip_rates = {"127.0.0.1": 1}
+        for _ in range(3):
+            with closing(serving.connect()) as connection:
+                assert read(connection) is None
+    assert not serving.server.gate._throttled
 
 
 def test_closing_sends_what_was_answered_and_forgets_every_connection(serving: Serving) -> None:

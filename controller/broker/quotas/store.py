@@ -16,6 +16,7 @@ from math import isfinite
 from typing import Any
 
 from controller.broker.quotas.clients import ClientQuotas, QuotaType
+from controller.broker.quotas.connections import ConnectionQuotas
 from controller.broker.quotas.rules import DEFAULT, Entity, plain, sanitised
 from controller.broker.request_context import SLICE, Steps, on_broker_thread
 from controller.broker.settings import INT_MAX, LONG_MAX
@@ -191,8 +192,8 @@ class QuotaFilter:
 
 
 class QuotaStore:
-    """Keeps `quotas` as ZooKeeper has them, and `ip_rates` likewise: connections a second by address, None for all
-    without their own. All of it is called on the broker's thread."""
+    """Keeps `quotas` as ZooKeeper has them, and the rates of addresses where the host limits connections. All of it is
+    called on the broker's thread."""
 
     def __init__(self, quotas: ClientQuotas, client: ZooKeeperClient, clock: Clock, trace: Trace) -> None:
         self._quotas = quotas
@@ -202,9 +203,7 @@ class QuotaStore:
         self._trace = trace
         self._configs: dict[str, Mapping[str, str]] = {}
         """By the path below /config; those with quotas alone."""
-        self.ip_rates: dict[str | None, int] = {}
-        self.of_changes: list[Callable[[], None]] = []
-        """Called after a change."""
+        self._connections: ConnectionQuotas | None = None
         self._wanted: dict[str, None] | None = {}
         """What is to be read again; None: everything."""
         self._reading = False
@@ -212,6 +211,10 @@ class QuotaStore:
     @property
     def handlers(self) -> Mapping[ApiKey, Callable[[Any, int, Callable[[Any], None]], Steps | None]]:
         return {ApiKey.DESCRIBE_CLIENT_QUOTAS: self.describe, ApiKey.ALTER_CLIENT_QUOTAS: self.alter}
+
+    def limit(self, connections: ConnectionQuotas) -> None:
+        """Give the rates of addresses to what limits the host's connections, from now on."""
+        self._connections = connections
 
     # -- what is in ZooKeeper
 
@@ -264,7 +267,7 @@ class QuotaStore:
 
     def _apply(self) -> None:
         quotas: dict[QuotaType, dict[Entity, float]] = {kind: {} for kind in QuotaType}
-        self.ip_rates = {}
+        ip_rates: dict[str | None, int] = {}
         for path, config in self._configs.items():
             key, entity = key_of(path), entity_of(path)
             for name, text in config.items():
@@ -274,10 +277,10 @@ class QuotaStore:
                 elif key is not None and name in _OF_CLIENTS:
                     quotas[QuotaType(name)][key] = value
                 elif entity is not None and IP in entity and name == IP_RATE:
-                    self.ip_rates[entity[IP]] = int(value)
+                    ip_rates[entity[IP]] = int(value)
         self._quotas.set_quotas(quotas)
-        for action in self.of_changes:
-            action()
+        if self._connections is not None:
+            self._connections.ip_rates = ip_rates
 
     async def _read(self, wanted: Iterable[str] | None) -> dict[str, Znode | None]:
         names = await self._all_paths() if wanted is None else list(wanted)
