@@ -46,7 +46,6 @@ from controller.broker.metadata import (
 )
 from controller.broker.partition import Partition, PartitionEvents, Role
 from controller.broker.ports import OffLoop, Peers, at_once
-from controller.broker.quotas.clients import Charge
 from controller.broker.records.fetch import FETCHES_AT_ONCE, DelayedFetch, FetchHandler, PartitionReader
 from controller.broker.records.fetch_sessions import FetchSessionCache
 from controller.broker.records.list_offsets import LeaderEpochHandler, ListOffsetsHandler
@@ -475,7 +474,7 @@ class Broker:
         admitted: RequestValue | None = value
         if self.guard is not None and client is not self._local:
             admitted = self.guard.admitted(client, exchange, value)
-        if isinstance(exchange.settle, Charge) and admitted is not None and self._is_controller():
+        if exchange.settle is not None and admitted is not None and self._is_controller():
             snapshot = self.metadata.snapshot
             admitted = exchange.settle.limited(exchange, admitted, snapshot, self._settings.num_partitions)
         if admitted is None:
@@ -602,7 +601,7 @@ class Broker:
     def _produce(self, exchange: RequestContext, request: ProduceRequest) -> Steps:
         assert self.data is not None
         version = exchange.header.api_version
-        if isinstance(exchange.settle, Charge):
+        if exchange.settle is not None:
             exchange.settle.acks_none = request.acks == ACKS_NONE
         if request.acks != ACKS_NONE:
             internal = exchange.header.client_id == ADMIN_CLIENT
@@ -620,7 +619,7 @@ class Broker:
     def _fetch(self, exchange: RequestContext, request: FetchRequest) -> Steps | None:
         """A follower's may wait for long, and there are many."""
         assert self.data is not None
-        charge = exchange.settle if isinstance(exchange.settle, Charge) else None
+        charge = exchange.settle
         if charge is not None and request.replica_id >= 0:
             charge.exempt, charge = True, None
         steps = self.data.fetch.handle(request, exchange.header.api_version, exchange, charge)

@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from controller.broker.node import Node
+from controller.broker.quotas.clients import QuotaType
 from controller.core.leadership import Reason
 from controller.core.metrics import ControllerState, Histogram
 from controller.timer.purgatory import Purgatory
@@ -55,6 +56,38 @@ def metrics_of(node: Node, now_ms: float) -> Iterator[Metric]:
     yield from _session(node)
     yield from _log_cleaner(node, now_ms)
     yield from _tiers(node)
+    yield from _quotas(node, now_ms)
+
+
+CLIENTS_MAX = 100
+"""Clients with a quota of one kind that are shown: those that used it last."""
+_OF_QUOTAS = {
+    QuotaType.PRODUCE: ("produce", "byte_rate", "Bytes a second that clients with a quota produce"),
+    QuotaType.FETCH: ("fetch", "byte_rate", "Bytes a second that clients with a quota consume"),
+    QuotaType.REQUEST: ("request", "request_time", "Percent of the broker's thread that clients with a quota use"),
+    QuotaType.CONTROLLER_MUTATION: (
+        "controllermutation",
+        "mutation_rate",
+        "Partitions a second that clients with a quota create and delete",
+    ),
+}
+
+
+def _quotas(node: Node, now_ms: float) -> Iterator[Metric]:
+    """Of clients that have a quota, by user and client id; empty: all of them together."""
+    for kind, manager in node.access.quotas.managers.items():
+        if not manager.enabled:
+            continue
+        name, what, about = _OF_QUOTAS[kind]
+        labels = ["user", "client_id"]
+        rates = GaugeMetricFamily(f"kafka_server_{name}_{what}", about, labels=labels)
+        about = "The average of their throttle times that were not 0, in ms"
+        throttles = GaugeMetricFamily(f"kafka_server_{name}_throttle_time", about, labels=labels)
+        for one in manager.shown(int(now_ms), CLIENTS_MAX):
+            rates.add_metric(list(one.tags), one.per_s)
+            throttles.add_metric(list(one.tags), one.throttle_time_ms)
+        yield rates
+        yield throttles
 
 
 def _tiers(node: Node) -> Iterator[Metric]:

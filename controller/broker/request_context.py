@@ -238,9 +238,9 @@ class RequestContext:
         self.answered = False
         self.transform: Callable[[Any], ResponseValue] | None = None
         """Changes the response before it is encoded."""
-        self.settle: Callable[[Send], None] | None = None
-        """Called when the request is answered; calls its argument once, at once or later. None: no quota concerns the
-        request, as nearly always."""
+        self.settle: Any = None
+        """Called with a `Send` when the request is answered, which it calls once, at once or later: a `Charge`. None:
+        no quota concerns the request, as nearly always."""
         self._value: RequestValue | None = request.value
         self._respond = respond
         self._note = note

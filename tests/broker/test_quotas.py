@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from controller.broker.metrics import metrics_of, text_of
 from controller.broker.quotas import clients
 from controller.broker.quotas.clients import IDLE_MS, Charge, QuotaManager, QuotaType
 from controller.broker.quotas.rules import DEFAULT, THROTTLE_MS_MAX, Window
@@ -460,3 +461,15 @@ def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, fault: str) -
     }[fault]
     with pytest.raises(AssertionError):
         test(node)
+
+
+def test_the_metrics_show_who_has_a_quota(node: DataNode) -> None:
+    before = text_of(metrics_of(node.node, node.clock.now_ms()))
+    assert "kafka_server_produce" not in before
+    alter(node, entity(user="a b"), producer_byte_rate=1_000.0)
+    client = Requester("PLAINTEXT", "10.0.0.1", parse_principal("User:a b"))
+    muted_ms = send(node, client, ApiKey.PRODUCE, a_produce(20_000))[1]
+    text = text_of(metrics_of(node.node, node.clock.now_ms()))
+    (rate,) = (line for line in text.splitlines() if line.startswith("kafka_server_produce_byte_rate{"))
+    assert rate.startswith('kafka_server_produce_byte_rate{client_id="",user="a%20b"} 2')
+    assert f'kafka_server_produce_throttle_time{{client_id="",user="a%20b"}} {float(muted_ms)}' in text

@@ -96,8 +96,7 @@ class Meter:
 
 class MeterShown(msgspec.Struct, frozen=True):
     tags: Tags
-    value: float
-    """The rate per second, or the tokens that are left."""
+    per_s: float
     throttle_time_ms: float
 
 
