@@ -62,8 +62,7 @@ from controller.broker.request_context import (
     finish,
     first_slice,
 )
-from controller.broker.security.access import AccessControl
-from controller.broker.security.acl_store import ACL_APIS, without_authorizer
+from controller.broker.security.access import AccessControl, access_handlers
 from controller.broker.security.control_plane import CONTROL_APIS, ControlRequest, ControlRequests
 from controller.broker.security.principal import Requester
 from controller.broker.security.sasl import SASL_APIS
@@ -329,13 +328,9 @@ class Broker:
         self._versions = self._offered()
 
     def _access_handlers(self) -> dict[ApiKey, Handler]:
-        acls = dict.fromkeys(ACL_APIS, without_authorizer) if self._access is None else self._access.handlers
-        handlers = {key: _in_exchange(handle) for key, handle in acls.items()}
+        handlers = {key: _in_exchange(handle) for key, handle in access_handlers(self._access).items()}
         if self._access is not None:
-            scram = self._access.credentials.handlers
-            handlers |= {key: _in_exchange(handle) for key, handle in scram.items()}
             handlers[ApiKey.ALTER_USER_SCRAM_CREDENTIALS] = self._alter_credentials
-            handlers |= {key: _in_exchange(handle) for key, handle in self._access.quota_store.handlers.items()}
         return handlers | dict.fromkeys(SASL_APIS, _no_sasl_here)
 
     def _alter_credentials(self, exchange: RequestContext, request: AlterUserScramCredentialsRequest) -> Steps | None:

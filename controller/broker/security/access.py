@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from controller.broker.metadata import MetadataCache
 from controller.broker.quotas.clients import ClientQuotas
 from controller.broker.quotas.store import QuotaStore
+from controller.broker.request_context import Steps
 from controller.broker.security.acl_store import ACL_APIS, AclStore, without_authorizer
 from controller.broker.security.acls import AclRules, Authorizer
 from controller.broker.security.control_plane import ReadEpoch, read_controller_epoch
@@ -21,7 +22,7 @@ from controller.protocol.codec import ApiKey
 from controller.trace import Trace
 from controller.zookeeper.client import ZooKeeperClient
 
-Handle: TypeAlias = Callable[[Any, int, Callable[[Any], None]], None]
+Handle: TypeAlias = Callable[[Any, int, Callable[[Any], None]], Steps | None]
 
 
 class AccessControl:
@@ -50,9 +51,10 @@ class AccessControl:
 
     @property
     def handlers(self) -> Mapping[ApiKey, Handle]:
-        if self.store is None:
-            return dict.fromkeys(ACL_APIS, without_authorizer)
-        return self.store.handlers
+        acls: Mapping[ApiKey, Handle] = dict.fromkeys(ACL_APIS, without_authorizer)
+        if self.store is not None:
+            acls = self.store.handlers
+        return {**acls, **self.credentials.handlers, **self.quota_store.handlers}
 
     def guard(self, metadata: MetadataCache) -> AccessGuard | None:
         """What checks the broker's requests; None if nothing does."""
@@ -75,3 +77,8 @@ class AccessControl:
     def acls_changed(self) -> None:
         if self.store is not None:
             self.store.check()
+
+
+def access_handlers(access: AccessControl | None) -> Mapping[ApiKey, Handle]:
+    """What answers the requests about access; None: a broker that has no ZooKeeper."""
+    return dict.fromkeys(ACL_APIS, without_authorizer) if access is None else access.handlers
