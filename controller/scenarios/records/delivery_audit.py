@@ -243,10 +243,18 @@ def _after_gaps(audit: DeliveryAudit) -> Ints:
     for committed in (False, True):
         mine = np.flatnonzero((audit.by_committed[order] == committed) & (offset > before + 1))
         if len(mine):
-            known = np.unique(places[audit.by_committed] if committed else places)
+            known = np.unique(places[_seen_as_committed(audit)] if committed else places)
             first, last = (place + before)[mine] + 1, (place + offset)[mine]
             skipped[mine] = np.searchsorted(known, last) > np.searchsorted(known, first)
     return np.sort(order[skipped])
+
+
+def _seen_as_committed(audit: DeliveryAudit) -> Flags:
+    """Reads of committed readers, but those of aborted records, which no other such reader is to get."""
+    send = audit.send_of_reads
+    aborted = np.append(audit.aborted, False)  # a record without a send is none
+    seen: Flags = audit.by_committed & ~aborted[send]
+    return seen
 
 
 def backwards(audit: DeliveryAudit) -> Ints:

@@ -12,7 +12,7 @@ from controller.scenarios.records.checks import NO_LOSS, check_records
 from controller.scenarios.records.history import History
 from tests.scenarios.records.histories import evidence
 from tests.scenarios.records.large_history import large_history
-from tests.scenarios.records.transaction_model import MUTATIONS, Model, consume_each_other, correct
+from tests.scenarios.records.transaction_model import MUTATIONS, NEAR_MISSES, Model, consume_each_other, correct
 
 SEEDS = st.integers(0, 2**32)
 
@@ -40,6 +40,15 @@ def test_a_planted_anomaly_is_reported(plant: Callable[[Model], bool], seed: int
     found = violated(model.history())
     expected = MUTATIONS[plant]
     assert expected in found or f"int-{expected}" in found
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=SEEDS)
+@pytest.mark.parametrize("change", NEAR_MISSES)
+def test_a_near_miss_is_not_reported(change: Callable[[Model], bool], seed: int) -> None:
+    model = correct(seed, 150)
+    assume(change(model))
+    assert violated(model.history()) == {}
 
 
 def test_a_large_history_has_no_anomaly_but_writes_that_interleave() -> None:

@@ -520,6 +520,114 @@ MUTATIONS: dict[Callable[[Model], bool], str] = {
 }
 
 
+# -- near misses: like an anomaly, and permitted
+
+
+def show_aborted_to_others(model: Model) -> bool:
+    """A reader of all records gets an aborted one. (Not G1a.)"""
+    found = [
+        (partition, offset, entry)
+        for partition, log in enumerate(model.logs)
+        for offset, entry in enumerate(log)
+        if entry.producer >= 0 and entry.transaction is not None and entry.transaction.state == ABORTED
+    ]
+    if found:
+        partition, offset, entry = model.rng.choice(found)
+        model.reads.append(ReadLog(92))
+        model.reads[-1].read(partition, offset, entry.producer, entry.sequence, entry.key, 1e6)
+    return bool(found)
+
+
+def read_when_asked(model: Model) -> bool:
+    """A reader of committed records gets one at the time at which its commit is asked for. (Not G1b.)"""
+    if not read_early(model):
+        return False
+    for log, row in rows(model):
+        one = transaction_of(model, log, row)
+        if one is not None:
+            asked_ms = model.transactions(one.client).committing_at_ms[one.number]
+            log.read_at_ms[row] = max(log.read_at_ms[row], asked_ms)
+    return True
+
+
+def stop_early(model: Model) -> bool:
+    """A consumer does not get the last records. (No poll-skip.)"""
+    log = model.reads[COMMITTED_READER]
+    for _ in range(min(3, len(log.offset))):
+        drop(log, len(log.offset) - 1)
+    return bool(len(log.offset))
+
+
+def another_reads_again(model: Model) -> bool:
+    """Another reader gets what one has read. (No nonmonotonic-poll.)"""
+    source = model.reads[COMMITTED_READER]
+    copy = ReadLog(93, committed=True)
+    for row in range(len(source.offset)):
+        copy.read(
+            source.partition[row], source.offset[row], source.producer[row], source.sequence[row], source.key[row], 1e6
+        )
+    model.reads.append(copy)
+    return bool(len(source.offset))
+
+
+def lose_indeterminate(model: Model) -> bool:
+    """A record whose send had no answer, and that no consumer read, is not there. (No lost-write.)"""
+    read = {(log.partition[row], log.offset[row]) for log, row in rows(model, committed=False)}
+    final = model.final
+    found = [
+        row
+        for row in final_rows(model, transactional=False)
+        if not _acknowledged(model, row) and (final.partition[row], final.offset[row]) not in read
+    ]
+    if found:
+        row = model.rng.choice(found)
+        drop(final, row)
+    return bool(found)
+
+
+def send_at_the_fence(model: Model) -> bool:
+    """A record is sent in the moment in which its producer is fenced. (Not fenced-unwritten.)"""
+    if not write_fenced(model):
+        return False
+    for log in model.sends:
+        for sequence, at_ms in enumerate(log.sent_at_ms):
+            log.sent_at_ms[sequence] = math.floor(at_ms)
+    return True
+
+
+def process_again_after_abort(model: Model) -> bool:
+    """An aborted transaction has consumed what a committed one consumes as well. (Exactly once.)"""
+    log = model.transactions(CONSUMING)
+    aborted = [number for number in range(len(log)) if log.outcome[number] == ABORTED]
+    found = [(reads, row) for reads, row in rows(model) if reads.transaction[row] >= 0]
+    if not aborted or not found:
+        return False
+    source, row = model.rng.choice(found)
+    again = ReadLog(94, committed=True, transactions=log)
+    again.read(
+        source.partition[row],
+        source.offset[row],
+        source.producer[row],
+        source.sequence[row],
+        source.key[row],
+        1e6,
+        transaction=model.rng.choice(aborted),
+    )
+    model.reads.append(again)
+    return True
+
+
+NEAR_MISSES: tuple[Callable[[Model], bool], ...] = (
+    show_aborted_to_others,
+    read_when_asked,
+    stop_early,
+    another_reads_again,
+    lose_indeterminate,
+    send_at_the_fence,
+    process_again_after_abort,
+)
+
+
 def main() -> None:
     """Check many seeds: `python -m tests.scenarios.records.transaction_model --seeds 5000`."""
     import argparse
@@ -533,18 +641,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     arguments = parser.parse_args()
     planted, missed, alarms = Counter[str](), Counter[str](), 0
+    changes: dict[Callable[[Model], bool], str] = {lambda _: True: "", **dict.fromkeys(NEAR_MISSES, ""), **MUTATIONS}
     for seed in range(arguments.seeds):
-        for plant, expected in ((None, ""), *MUTATIONS.items()):
+        for change, expected in changes.items():
             model = correct(seed, arguments.steps)
-            if plant is not None and not plant(model):
+            if not change(model):
                 continue
             found = {n for n, one in check_records(evidence(model.history()), None, NO_LOSS) if one.held is False}
-            if plant is None:
+            if not expected:
                 alarms += bool(found)
             else:
-                planted[plant.__name__] += 1
-                missed[plant.__name__] += not found & {expected, f"int-{expected}"}
-    print(f"{arguments.seeds} correct histories: {alarms} false alarms")
+                planted[change.__name__] += 1
+                missed[change.__name__] += not found & {expected, f"int-{expected}"}
+    print(f"{arguments.seeds} correct histories, with and without near misses: {alarms} false alarms")
     for name, count in planted.items():
         print(f"{name}: {count - missed[name]} of {count} reported")
 
