@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable
 
+from controller.broker.security.bounded_notes import BoundedNotes
 from controller.broker.security.sasl import ReadCredential, SaslListener
 from controller.broker.security.sasl_settings import SaslSettings, sasl_settings
 from controller.broker.security.tls_settings import tls_settings
@@ -46,7 +47,7 @@ class ListenerSecurity:
                     read_credential,
                     lambda: secrets.token_urlsafe(24),
                     clock,
-                    self._note,
+                    BoundedNotes(clock, self._note),
                     sasl.max_session_ms,
                 )
 

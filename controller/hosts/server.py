@@ -25,6 +25,7 @@ import msgspec
 
 from controller.broker.quotas.connections import ConnectionSettings
 from controller.broker.request_context import Respond, Steps, Throttled
+from controller.broker.security.bounded_notes import BoundedNotes
 from controller.broker.security.principal import Requester
 from controller.broker.security.sasl import SaslListener, SaslSession
 from controller.broker.settings import QUEUED_REQUESTS, BrokerSettings, Listener
@@ -534,6 +535,7 @@ class SocketServer:
         self.sasl: dict[str, SaslListener] = {}
         """Of each listener with SASL, by its name; set before `serve`."""
         self._upgrades: set[asyncio.Task[None]] = set()
+        self._failures = BoundedNotes(network.clock, self.note)
         self.stages: RequestStages | None = None
         """Set before `serve`: the stages of every request are measured."""
 
@@ -627,7 +629,9 @@ class SocketServer:
             accepted.close()
             self.gate.freed(client)
             reason = str(error) or f"not done in {self._limits.stall_ms} ms"
-            self.note("warning", f"TLS handshake with {client.host} on listener {client.listener} failed: {reason}")
+            self._failures(
+                "warning", f"TLS handshake with {client.host} on listener {client.listener} failed: {reason}"
+            )
             return
         except BaseException:
             self.gate.freed(client)

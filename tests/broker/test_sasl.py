@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from controller.broker.request_context import Respond
+from controller.broker.security.bounded_notes import BoundedNotes
 from controller.broker.security.principal import Requester
 from controller.broker.security.sasl import FAILED, SaslListener, SaslSession
 from controller.broker.security.sasl_settings import jaas_options, sasl_settings
@@ -230,3 +231,16 @@ def test_wrong_settings_are_named_without_their_secrets() -> None:
 @pytest.mark.parametrize("name", ["", ".", ".."])
 def test_what_no_znode_can_be_called_is_no_user_name(name: str) -> None:
     assert not is_user_name(name)
+
+
+def test_lines_about_failures_are_bounded() -> None:
+    clock = VirtualClock()
+    lines: list[str] = []
+    note = BoundedNotes(clock, lambda _level, line: lines.append(line))
+    for number in range(1_000):
+        note("warning", f"failure {number}")
+    assert len(lines) == 100
+    clock.advance_to(clock.now_ms() + 1_000)
+    for number in range(1_000):
+        note("warning", f"later {number}")
+    assert lines[100:] == ["later 0 (900 such lines were left out before)", *(f"later {n}" for n in range(1, 10))]

@@ -13,13 +13,14 @@ from controller.broker.quotas.store import QuotaStore
 from controller.broker.request_context import Steps
 from controller.broker.security.acl_store import ACL_APIS, AclStore, without_authorizer
 from controller.broker.security.acls import AclRules, Authorizer
+from controller.broker.security.bounded_notes import BoundedNotes
 from controller.broker.security.control_plane import ReadEpoch, read_controller_epoch
 from controller.broker.security.guard import AccessGuard
 from controller.broker.security.scram_store import ScramStore
 from controller.broker.settings import ACL_AUTHORIZERS, BrokerSettings
 from controller.clock import Clock
 from controller.protocol.codec import ApiKey
-from controller.trace import Trace
+from controller.trace import Noted, Trace
 from controller.zookeeper.client import ZooKeeperClient
 
 Handle: TypeAlias = Callable[[Any, int, Callable[[Any], None]], Steps | None]
@@ -36,7 +37,7 @@ class AccessControl:
         trace: Trace,
         authorizer: Authorizer | None = None,
     ) -> None:
-        self._trace = trace
+        self._trace, self._clock = trace, clock
         self._creates_topics = settings.auto_create_topics
         self.read_epoch: ReadEpoch = partial(read_controller_epoch, client)
         self.credentials = ScramStore(client, clock, trace)
@@ -64,7 +65,7 @@ class AccessControl:
         return AccessGuard(
             self.authorizer,
             metadata,
-            self._trace,
+            BoundedNotes(self._clock, lambda level, line: self._trace.emit(Noted(level, line))),
             creates_topics=self._creates_topics,
             may_decide_for=may_decide_for,
         )

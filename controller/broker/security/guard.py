@@ -31,7 +31,6 @@ from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
 from controller.protocol.produce import ACKS_NONE, ProduceRequest
 from controller.protocol.schema import RequestValue, ResponseValue
-from controller.trace import Noted, Trace
 
 Transform: TypeAlias = Callable[[ResponseValue], ResponseValue]
 
@@ -127,13 +126,13 @@ class CheckedRequest:
 
 class AccessGuard:
     """`authorizer` decides, where `may_decide_for` the client; before that the connection is closed, and the client
-    tries again: to deny would end producers. `creates_topics`: auto.create.topics.enable."""
+    tries again: to deny would end producers. `note` logs (level, line). `creates_topics`: auto.create.topics.enable."""
 
     def __init__(
         self,
         authorizer: Authorizer,
         metadata: MetadataCache,
-        trace: Trace,
+        note: Callable[[str, str], None],
         *,
         creates_topics: bool = False,
         may_decide_for: Callable[[Requester], bool] = lambda _client: True,
@@ -141,7 +140,7 @@ class AccessGuard:
         self.authorizer = authorizer
         self.metadata = metadata
         self.creates_topics = creates_topics
-        self._trace = trace
+        self._note = note
         self._may_decide_for = may_decide_for
 
     def admitted(self, client: Requester, exchange: RequestContext, request: RequestValue) -> Any:
@@ -152,7 +151,7 @@ class AccessGuard:
         asked = CheckedRequest(self, client, exchange, request)
         checks = ACCESS.get(asked.key)
         if checks is None:
-            self._note(f"{asked.key.name} of {client} refused: it has no row in the table of checks")
+            self._note("info", f"{asked.key.name} of {client} refused: it has no row in the table of checks")
             asked.refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             return None
         for check in checks:
@@ -164,13 +163,12 @@ class AccessGuard:
     def note_denied(
         self, client: Requester, key: ApiKey, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> None:
+        resource = f"{resource_title(resource_type)}:LITERAL:{name:.249}"
         self._note(
+            "info",
             f"Principal = {client.principal} is Denied Operation = {operation_title(operation)} from host ="
-            f" {client.host} on resource = {resource_title(resource_type)}:LITERAL:{name:.249} for request = {key.name}"
+            f" {client.host} on resource = {resource} for request = {key.name}",
         )
-
-    def _note(self, message: str) -> None:
-        self._trace.emit(Noted("info", message))
 
 
 def _carry_out(check: Check, asked: CheckedRequest) -> None:
