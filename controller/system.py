@@ -6,6 +6,7 @@ Callers import nothing of one system alone (`fcntl`, `resource`, `msvcrt`), so t
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import socket
 import sys
@@ -159,11 +160,15 @@ def read_cached(fd: int, length: int, position: int, *, busy: bool) -> bytes | N
 def read_into_cache(fd: int, position: int, length: int) -> int:
     """Read a part of these bytes so that they are in the page cache. Return how many; 0 at the file's end."""
     if not hasattr(os, "preadv"):
-        return len(read_at(fd, min(length, len(_SCRATCH)), position))
-    if length >= len(_SCRATCH):
-        return os.preadv(fd, [_SCRATCH], position)
-    with memoryview(_SCRATCH) as scratch, scratch[:length] as part:
+        return len(read_at(fd, min(length, READ_IN_BYTES), position))
+    with memoryview(_unread) as unread, unread[:length] as part:
         return os.preadv(fd, [part], position)
+
+
+READ_IN_BYTES: Final = 1024 * 1024
+"""In one call: in pieces, the system would read ahead further with each of them."""
+_unread: Final = mmap.mmap(-1, READ_IN_BYTES)
+"""Threads write to it at the same time: its content is never read, and it has no memory before."""
 
 
 def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
@@ -217,7 +222,6 @@ def _reads_now(fd: int, position: int, end: int, into: list[bytearray], *, unkno
 
 _BYTE: Final = bytearray(1)
 _SCRATCH: Final = bytearray(256 * 1024)
-"""Threads write to it at the same time: its content is never read."""
 _PAGE_BYTES: Final = 4096 if sys.platform == "win32" else os.sysconf("SC_PAGE_SIZE")
 _CACHESTAT: Final = 451
 """Its number on all architectures."""

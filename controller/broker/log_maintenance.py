@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from controller.broker.log_manager import LogManager
+from controller.broker.records.cold_reads import until_cached
 from controller.broker.replica_manager import ReplicaManager
 from controller.broker.request_context import Drive, Job, Steps, Yielded, finish
 from controller.broker.settings import BrokerSettings
@@ -139,6 +140,7 @@ class LogMaintenance:
     ) -> Generator[Yielded, Any, int]:
         """Raises LogOffline, OutOfResources, DeviceUnavailable. Any other error is the log's alone."""
         try:
+            yield from until_cached(log, partial(log.deletable, high_watermark))
             count, removal = log.let_go(high_watermark)
         except StorageError:
             raise

@@ -728,6 +728,11 @@ class PartitionLog:
         return count
 
     @on_disk
+    def deletable(self, high_watermark: int) -> int:
+        """How many segments the settings let go now, the oldest first. It may load their indexes."""
+        return deletable(self._segments, self.log_start_offset, high_watermark, self.settings, self._now_ms())
+
+    @on_disk
     @or_offline
     def let_go(self, high_watermark: int) -> tuple[int, Removal | None]:
         """Forget the segments that the settings let go, the oldest first, and producers, too. How many, and what
@@ -738,7 +743,7 @@ class PartitionLog:
             self._producers.expire(now_ms, self.settings.producer_id_expiration_ms)
         if self._compaction is not None and self._compaction.under_way is not None:
             return 0, self._removal(self._let_go) if self._let_go else None
-        count = deletable(self._segments, self.log_start_offset, high_watermark, self.settings, now_ms)
+        count = self.deletable(high_watermark)
         if count == len(self._segments):
             self._roll(self.log_end_offset)
         if count:

@@ -178,6 +178,25 @@ def test_a_hung_partition_does_not_keep_others_from_their_answers() -> None:
     assert (first.error_code, offsets(second)) == (ErrorCode.KAFKA_STORAGE_ERROR, [1, 2, 3, 4])
 
 
+def test_the_index_of_aborted_transactions_is_read_in_by_a_job_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = holder()
+    broker.disk.not_cached = {"/index"}
+
+    def aborted(_log: PartitionLog, _offset: int, _up_to: int) -> list[Any]:
+        if broker.disk.no_wait:
+            broker.disk.require_cached("/index", 34)
+        return []
+
+    monkeypatch.setattr(PartitionLog, "aborted_transactions", aborted)
+    partition = FetchPartition(0, fetch_offset=1, partition_max_bytes=1 << 20)
+    request = FetchRequest(0, 1, (FetchTopic("t", (partition,)),), isolation_level=1)
+    asked = Asked(broker, ApiKey.FETCH, VERSION, request)
+    assert asked.job is not None
+    assert asked.job.what == "read of 34 bytes of /index"
+    (data,) = parts(asked.finish())
+    assert (offsets(data), data.aborted_transactions) == ([1, 2, 3, 4], ())
+
+
 def test_reading_without_waiting_ends_with_the_call() -> None:
     broker = holder()
     log: PartitionLog = broker.log()

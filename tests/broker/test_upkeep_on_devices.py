@@ -42,8 +42,8 @@ class Jobs:
         self._go_on(steps, lambda: steps.throw(error))
 
 
-def kept_with(jobs: Jobs) -> Kept:
-    kept = Kept(log_retention_bytes="0", log_segment_bytes="200")
+def kept_with(jobs: Jobs, **given: str) -> Kept:
+    kept = Kept(**{"log_retention_bytes": "0", "log_segment_bytes": "200", **given})  # type: ignore[arg-type]
     kept.append(9)
     partition = kept.replicas.partition(*KEY)
     assert partition is not None
@@ -79,6 +79,28 @@ def test_retention_moves_the_start_at_once_and_a_job_removes_the_files() -> None
     assert job.what == f"removal of {len(before)} segments of {log.directory}"
     assert not set(before) & set(files(kept))
     assert kept.deletions == 1
+
+
+def test_a_job_reads_in_the_indexes_that_retention_by_time_looks_at() -> None:
+    """They are let go after each look, and many logs have one: on a slow disk that would hold up the broker."""
+    jobs = Jobs()
+    kept = kept_with(jobs, log_retention_bytes="-1", log_retention_ms="1000")
+    (log,) = kept.logs.directories[0].logs.values()
+    kept.log_maintenance.apply_retention()
+    while jobs.waiting:
+        jobs.run()
+    before = files(kept)
+    assert len(before) > 1
+    kept.disk.evict()
+    kept.clock.advance_to(kept.clock.now_ms() + 2_000)
+    kept.log_maintenance.apply_retention()
+    what = jobs.run().what
+    assert what.startswith("read of"), what
+    assert files(kept) == before, "nothing is let go before it is known what"
+    while jobs.waiting:
+        jobs.run()
+    assert not set(before) & set(files(kept))
+    assert log.log_start_offset == log.log_end_offset
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -157,13 +157,14 @@ class PartitionReader:
                 return LogReadResult(topic, data, 0, False, partition, log, partition.leader_epoch)
             read = log.read if may_wait else log.read_cached
             found = read(asked.fetch_offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
+            result = partial(_data, ask, asked, partition, log, found if found.length else b"", NO_DIVERGENCE)
+            data = log.without_waiting(result) if ask.committed_only and not may_wait else result()
         except NotCached as cold:
             return cold
         except (ApiError, StorageError) as error:
             return _failed(topic, asked, error)
         if ask.from_follower:
             self._throttle.sent(topic, asked.partition, found.length)
-        data = _data(ask, asked, partition, log, found if found.length else b"", NO_DIVERGENCE)
         size_bytes = found.length + found.cut_bytes
         return LogReadResult(topic, data, size_bytes, False, partition, log, partition.leader_epoch)
 
