@@ -198,7 +198,7 @@ class LogManager:
         online = [index for index, one in enumerate(self.directories) if one in self._homes()]
         all_online = all(one.health.cause is None for one in self.directories)
         for key, topic_id, is_new in wanted:
-            if self.directory_of(*key) is None and online and (all_online or is_new):
+            if self.directory_of(*key) is None and online and (all_online or is_new) and not self._is_unopened(key):
                 fewest = min(online, key=lambda index: len(self.directories[index].logs) + len(to_make.get(index, ())))
                 path = self.preferred.pop(key, None)
                 least = next((one for one in online if self.directories[one].path == path), fewest)
@@ -216,6 +216,9 @@ class LogManager:
             except (LogOffline, OutOfResources) as error:
                 self._not_made.update(dict.fromkeys(those.keys() - made.logs.keys(), error))
 
+    def _is_unopened(self, key: TopicPartition) -> bool:
+        return any(key in one.unopened for one in self.directories)
+
     def get_or_create(self, key: TopicPartition, topic_id: bytes = NO_TOPIC_ID, *, is_new: bool = True) -> PartitionLog:
         """LogOffline: it lies in a directory that is offline, or all of them are. A new one goes to the directory that
         has the fewest, as Kafka's do. One that is not new to the cluster may lie in any directory that is offline, and
@@ -225,6 +228,9 @@ class LogManager:
             raise not_made
         directory = self.directory_of(*key)
         if directory is None:
+            for one in self.directories:
+                if key in one.unopened:
+                    raise LogOffline(one.path, one.unopened[key])
             homes = self._homes()
             if not homes or not is_new:
                 for one in self.directories:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from controller.broker.groups.offsets_topic import OFFSETS_TOPIC
 from controller.broker.partition import Partition, Role
 from controller.clock import spawn
+from controller.machine.process import ProcessState
 from controller.scenarios.faults import CreateTopic
 from controller.scenarios.host import PartitionView
 from controller.scenarios.invariants import Finding
@@ -32,6 +33,8 @@ from controller.zookeeper import paths
 FINAL_READ_MS = 30_000.0
 LOOK_MS = 25.0
 """How often members of ISRs are looked into."""
+OFFLINE_MS = 200.0
+"""How long after a log directory failed its replicas may not be offline: the broker finishes what it is doing."""
 ENDS_MS = 200_000.0
 """Longer than a producer's records and a final read take together."""
 MIN_INSYNC = "min.insync.replicas"
@@ -91,6 +94,7 @@ class RecordRun:
         # A hostile client may delete the offsets topic, and all groups with it.
         self._keeps_groups = liveness_checker.safety_checker.is_clean(OFFSETS_TOPIC) and not plan.has_hostile_clients
         self._begun = False
+        self._failed_since_ms: dict[tuple[int, int], float] = {}
         if self._topic is not None:
             host.clock.call_later(self._topic.at_ms, self._begin)
 
@@ -107,6 +111,7 @@ class RecordRun:
     def _look(self) -> None:
         """(3) Every member of an ISR has what is committed: what its leader takes for that, and what was acknowledged
         by all. Looked at from time to time, in the members that live."""
+        self._look_for_lost_directories()
         if not self._keeps or self._liveness_checker.safety_checker.violation is not None:
             return
         acknowledged = self._host.acknowledged() if self._workload.acks == ACKS_ALL else [0] * len(self._partitions)
@@ -116,6 +121,18 @@ class RecordRun:
             if state is not None:
                 self._look_at(topic, number, state, acknowledged_end)
         self._host.clock.call_later(LOOK_MS, self._look)
+
+    def _look_for_lost_directories(self) -> None:
+        """A replica whose log directory was found to have failed is offline soon: it serves nothing."""
+        checker, now_ms = self._liveness_checker, self._host.clock.now_ms()
+        for node, process in self._host.processes.items():
+            for topic, number in self._partitions:
+                replica = self._replica(node, topic, number) if process.process.state is ProcessState.RUNNING else None
+                if replica is None or replica.log is None or replica.log.health.cause is None:
+                    self._failed_since_ms.pop((node, number), None)
+                elif now_ms - self._failed_since_ms.setdefault((node, number), now_ms) > OFFLINE_MS:
+                    detail = f"{topic}-{number}: its log directory has failed, and it is not offline"
+                    checker.safety_checker.violated("failed-directories-offline", [node], detail)
 
     def _look_at(self, topic: str, number: int, state: PartitionView, committed: int) -> None:
         led = self._replica(state.leader, topic, number)

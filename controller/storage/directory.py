@@ -128,6 +128,8 @@ class LogDirectory:
         self._begun = 0
         self.interrupted: set[TopicPartition] = set()
         """Those that the last process had here; their files are gone."""
+        self.unopened: dict[TopicPartition, Exception] = {}
+        """Logs that are here and are not used, since what an HDD has of them can't be trusted."""
         self.unsettled: set[TopicPartition] = set()
         """See MOVES."""
         self._superseded = superseded
@@ -206,14 +208,28 @@ class LogDirectory:
 
     def _load_log(self, partition: TopicPartition, known: LogCheckpoint) -> None:
         """One that needs an HDD which is offline is left alone: its replica is offline, and the others serve."""
+        settings, home = self._settings_of(partition[0]), self._directory(partition)
+        health = Health(home) if self.stores else self.health
         try:
-            self.logs[partition] = self._open(partition, self._settings_of(partition[0]), known, self.health)
+            self.logs[partition] = log = self._open(partition, settings, known, health)
+            log.health = self.health
         except LogOffline as offline:
-            if not self.stores or self.health.cause is not None:
+            if not self.stores:
                 raise
-            self.health.warn(f"{self._directory(partition)} is not opened: {offline.cause}")
-            if all(store.is_online for store in self.stores):
+            if health.cause is not None and not self._is_on_hdd(health.cause):
+                raise self.health.fail(health.cause) from offline
+            self.health.warn(f"{home} is not opened: {offline.cause}")
+            if health.cause is not None:
+                self.unopened[partition] = health.cause
+            elif all(store.is_online for store in self.stores):
                 self._set_aside(partition)
+        if health is not self.health:
+            self.health.warnings += health.warnings
+
+    def _is_on_hdd(self, cause: Exception) -> bool:
+        """Whether what can't be trusted is in a file on an HDD: the SSD and its other logs are not affected."""
+        files = tuple(f"{store.path}/" for store in self.stores)
+        return isinstance(cause, CorruptLog) and cause.file.startswith(files)
 
     # Logs that move here
 

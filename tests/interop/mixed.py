@@ -102,6 +102,9 @@ class MixedCluster:
     def data_dir(self, broker: int) -> Path:
         return self.folder / f"logs-{broker}"
 
+    def log_dirs(self, broker: int) -> str:
+        return str(self.data_dir(broker))
+
     def start(self, first: Kind) -> None:
         """Brokers of the kind `first` come before the others, so that one of them is the controller."""
         self.zookeeper.start()
@@ -127,7 +130,7 @@ class MixedCluster:
         own = {
             "listeners": f"PLAINTEXT://{self.address(number)}",
             "zookeeper.connect": self.zookeeper.connect_string,
-            "log.dirs": str(self.data_dir(number)),
+            "log.dirs": self.log_dirs(number),
         }
         if self.security is not None:
             own["listeners"] = f"{PROTOCOL}://{self.address(number)}"

@@ -11,7 +11,7 @@ from controller.broker.node import Node
 from controller.protocol import ApiKey
 from controller.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
-from controller.scenarios.faults import BreakLogDirectory
+from controller.scenarios.faults import BreakLogDirectory, Reassign
 from controller.scenarios.files import parse_plan, plan_text
 from controller.simulator import Simulation
 from controller.simulator.plan_generator import draw_plan
@@ -245,6 +245,25 @@ def test_a_lost_ssd_takes_the_replica_out_of_the_isr() -> None:
     answer = tiered.made.answer(tiered.made.ask(leader, ApiKey.FETCH, fetch))
     assert answer.responses[0].partitions[0].error_code != 0
     assert tiered.read_all(other) >= tiered.produced
+
+
+def test_a_replica_on_two_tiers_is_reassigned() -> None:
+    """What an HDD alone has is copied to the new broker too, and nothing of it stays behind."""
+    tiered = Tiered(brokers=2)
+    made, leader = tiered.made, tiered.leader()
+    for _ in range(5):
+        tiered.produce(30, leader)
+        made.run_for(1_000)
+    assert tiered.states(leader)["WithoutCache"]
+    other = 3 - leader
+    made.inject(Reassign(at_ms=made.now_ms, topic="t", partition=0, replicas=[other]))
+    made.run_until(lambda: tiered.leads(other))
+    made.run_until_rest()
+    assert tiered.read_all(other) == tiered.produced == 150
+    assert tiered.states(other)["WithoutCache"]
+    made.run_for(120_000)  # the removal of deleted partitions
+    disk = made.host.world.disks[leader]
+    assert [name for path in ("/ssd", "/hdd1", "/hdd2") for name in disk.names(path) if name.startswith("t-0")] == []
 
 
 @pytest.mark.parametrize(

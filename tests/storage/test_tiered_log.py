@@ -207,3 +207,22 @@ def test_a_damaged_tier_checkpoint_is_named(text: bytes) -> None:
     disk.replace(f"home/{TIER_CHECKPOINT}", text)
     with pytest.raises(CorruptLog, match="home/tier-checkpoint at"):
         TierCheckpoint(disk, "home")
+
+
+def test_a_corrupt_segment_on_an_hdd_leaves_the_ssd_and_its_other_logs_online(tiers: Tiers) -> None:
+    other = ("other", 0)
+    tiers.directory.create(other).append_as_leader(batch(1, base_offset=0), 1)
+    end = tiers.log.log_end_offset
+    tiers.directory.close()
+    segment = next(one for one in tiers.log.segments[1:] if one.state is SegmentState.WithoutCache)
+    tiers.disk.damage(segment.path, 8 + 8)  # the leader epoch, and with it the magic's place, of its first batch
+    tiers.disk.damage(segment.path, 3)
+    tiers.open()
+    assert tiers.directory.health.cause is None
+    assert list(tiers.directory.logs) == [other]
+    assert isinstance(tiers.directory.unopened[KEY], CorruptLog)
+    assert any("is not opened" in warning for warning in tiers.directory.health.warnings)
+    tiers.disk.damage(segment.path, 8 + 8)
+    tiers.disk.damage(segment.path, 3)
+    tiers.open()
+    assert tiers.log.log_end_offset == end
