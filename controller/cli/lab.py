@@ -10,6 +10,7 @@ from controller.cli.requirements import Need
 
 LABS = {  # with the line that --help shows
     "tiers": "six architectures of a broker's log storage: HDDs, block caches, segments on SSDs and HDDs",
+    "advise": "which setting to change for a latency target, by the model of the latency lab",
     "latency": "the parts of a record's latency: measured on a cluster, and at published size in virtual time",
 }
 

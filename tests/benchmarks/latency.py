@@ -237,6 +237,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--experiment", metavar="E8,...", help="run experiments on brokers of this machine: E8 to E13, or all"
     )
+    parser.add_argument("--fit", action="store_true", help="fit the model to half of some settings, predict the rest")
     parser.add_argument("--no-proxy", action="store_true", help="end-to-end latency and throughput alone, no proxies")
     parser.add_argument("--calibrate", choices=("camerlengo", "kafka"), help="measure a broker's service times instead")
     parser.add_argument(
@@ -275,7 +276,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _model(arguments, load)
     if arguments.calibrate is not None:
         return _calibrate(arguments, load)
-    if arguments.experiment is not None:
+    if arguments.experiment is not None or arguments.fit:
         return _experiments(arguments, load)
     if arguments.quick:
         arguments.seconds, arguments.brokers = 1.0, 1
@@ -296,9 +297,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _experiments(arguments: argparse.Namespace, load: float) -> int:
     from tests.benchmarks.latency_experiments import measured
+    from tests.benchmarks.latency_fit import run as run_fit
     from tests.benchmarks.latency_model import text_of
 
-    found = measured(arguments)
+    found = {"fit": run_fit(arguments)} if arguments.fit else measured(arguments)
     where = circumstances(load)
     show(arguments, found | {"circumstances": where}, f"{text_of(found)}\n{where}")
     return 0

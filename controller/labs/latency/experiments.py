@@ -75,6 +75,7 @@ def simulate(
     slow_polls: tuple[float, float, float] = (0.0, 0.0, 0.0),
     warm_s: float = 1.0,
     seconds: float = 3.0,
+    drain_s: float = 1.0,
     seed: int = 1,
 ) -> ModelOutcome:
     """`bystanders`: partitions of a second topic, to which one producer sends 20 records a second each. `large_bytes`:
@@ -96,7 +97,7 @@ def simulate(
     events += time.run_until(warm_s + seconds)
     produces, records, received, sent, waited = (np.array(_counts(cluster, producers)) - np.array(before)) / seconds
     busy = max(broker.station.busy_until(time.now_s) for broker in cluster.brokers) / time.now_s
-    events += time.run_until(warm_s + seconds + 1.0)  # what was sent in time arrives
+    events += time.run_until(warm_s + seconds + drain_s)  # what was sent in time arrives
     main, beside = (
         latencies_ms(cluster.delivered, bystander=one, from_s=warm_s, to_s=warm_s + seconds) for one in (False, True)
     )
