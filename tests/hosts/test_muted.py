@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -107,3 +107,20 @@ def test_a_large_request_of_a_muted_connection_holds_up_nobody_who_needs_its_mem
         assert read(other) == b"y" * 2_000_000
         assert read(muted) is None
     assert not serving.server.muted
+
+
+def test_a_client_that_ignores_its_throttle_takes_neither_turns_nor_memory(serving: Serving) -> None:
+    """What it sends on stays in the system's buffers, until these are full."""
+    received = throttling(serving)
+    with closing(serving.connect()) as hostile, closing(serving.connect()) as other:
+        hostile.sendall(framed(b"%d" % LONG_MS))
+        assert read(hostile) == b"%d" % LONG_MS
+        hostile.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                hostile.send(framed(b"1") * 10_000)
+        for _ in range(3):
+            other.sendall(framed(b"other"))
+            assert read(other) == b"other"
+        assert received.count(b"1") == 0
+        assert serving.server.held_bytes < 10_000
