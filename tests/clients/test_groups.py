@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import confluent_kafka
 import confluent_kafka.admin
@@ -16,6 +19,7 @@ from aiokafka import AIOKafkaConsumer
 from controller.testing import Kafka
 from tests.clients.clients import CLIENTS, MANNERS
 from tests.processes import DEADLINE_S
+from tests.programs import program
 
 TOPIC, PARTITIONS = "orders", 4
 VALUES = [f"{number}".encode() for number in range(40)]
@@ -162,7 +166,7 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def shared(*members: Member) -> Callable[[], bool]:
+def shared(*members: Member | KcatMember) -> Callable[[], bool]:
     """Each has partitions, and all have all of them, each once."""
 
     def holds() -> bool:
@@ -199,6 +203,73 @@ def test_a_group_goes_on_when_its_coordinator_is_killed() -> None:
             confluent.produce(cluster.bootstrap_servers, TOPIC, VALUES[20:], MANNERS["plain"])
             eventually(lambda: {*members[0].read, *members[1].read} == set(VALUES), "the second half is read, too")
             eventually(shared(*members), "both have partitions still")
+        finally:
+            for member in members:
+                member.stop()
+
+
+# -- kcat
+
+
+class KcatMember:
+    """`kcat -G`, a process, which commits what it has read. `read` is what it printed so far."""
+
+    def __init__(self, cluster: Kafka, group: str, path: Path, *options: str) -> None:
+        self._path = path
+        words = ["-b", cluster.bootstrap_servers, "-G", group, "-u", "-X", "auto.offset.reset=earliest", *options]
+        settings = {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": 100, "auto.commit.interval.ms": 50}
+        given = [word for name, value in settings.items() for word in ("-X", f"{name}={value}")]
+        with path.open("wb") as output, path.with_suffix(".err").open("wb") as errors:
+            self._process = subprocess.Popen([program("kcat"), *words, *given, TOPIC], stdout=output, stderr=errors)
+
+    @property
+    def read(self) -> list[bytes]:
+        return self._path.read_bytes().split()
+
+    @property
+    def assigned(self) -> set[int]:
+        """By the last line about a rebalance."""
+        said = self._path.with_suffix(".err").read_text()
+        last = [line for line in said.splitlines() if "rebalanced" in line][-1:]
+        return {int(one) for line in last if "assigned" in line for one in re.findall(r"\[(\d+)\]", line)}
+
+    def wait(self) -> list[bytes]:
+        """Until it ends by itself."""
+        assert self._process.wait(DEADLINE_S) == 0, self._path.with_suffix(".err").read_text()
+        return self.read
+
+    def stop(self) -> list[bytes]:
+        """It leaves the group in order."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(DEADLINE_S)
+        return self.read
+
+
+@pytest.mark.programs
+def test_kcat_commits_and_resumes(cluster: Kafka, tmp_path: Path) -> None:
+    first = KcatMember(cluster, "kcat", tmp_path / "first", "-c", "15").wait()
+    second = KcatMember(cluster, "kcat", tmp_path / "second", "-e").wait()
+    assert (len(first), sorted(first + second)) == (15, sorted(VALUES))
+
+
+@pytest.mark.programs
+def test_kcat_shares_partitions_and_goes_on_when_its_coordinator_is_killed(tmp_path: Path) -> None:
+    with Kafka(brokers=3) as cluster:
+        cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2})
+        (confluent,) = [one for one in CLIENTS if one.name == "confluent-kafka"]
+        confluent.produce(cluster.bootstrap_servers, TOPIC, VALUES[:20], MANNERS["plain"])
+        members = [KcatMember(cluster, "g", tmp_path / name) for name in ("one", "two")]
+        try:
+            eventually(shared(*members), "both have partitions")
+            eventually(lambda: len({*members[0].read, *members[1].read}) == 20, "the first half is read")
+            described = admin.describe_consumer_groups(["g"])["g"].result(DEADLINE_S)
+            cluster.brokers[described.coordinator.id].kill()
+            confluent.produce(cluster.bootstrap_servers, TOPIC, VALUES[20:], MANNERS["plain"])
+            eventually(lambda: {*members[0].read, *members[1].read} == set(VALUES), "the second half is read, too")
+            members[1].stop()
+            eventually(shared(members[0]), "the one that is left has all")
         finally:
             for member in members:
                 member.stop()

@@ -210,6 +210,26 @@ def test_kcat_reads_what_is_committed(cluster: Kafka) -> None:
     assert sorted(read_by_kcat(cluster.bootstrap_servers, "kcat", len(committed))) == committed
 
 
+@pytest.mark.programs
+def test_kcat_writes_a_transaction(cluster: Kafka) -> None:
+    cluster.create_topic("kcat-writes", partitions=PARTITIONS, replication_factor=3)
+    command = [
+        program("kcat"),
+        "-b",
+        cluster.bootstrap_servers,
+        "-P",
+        "-t",
+        "kcat-writes",
+        "-X",
+        "transactional.id=kcat",
+    ]
+    values = [f"kept-{number}".encode() for number in range(20)]
+    done = subprocess.run(command, input=b"\n".join(values), capture_output=True, timeout=LIMIT_S, check=True)
+    assert b"ERROR" not in done.stderr
+    assert sorted(read_by_kcat(cluster.bootstrap_servers, "kcat-writes", len(values))) == sorted(values)
+    assert sorted(read_by_confluent(cluster.bootstrap_servers, "kcat-writes", len(values))) == sorted(values)
+
+
 def test_a_zombie_is_fenced(cluster: Kafka) -> None:
     cluster.create_topic("fenced", partitions=PARTITIONS, replication_factor=3)
     config = {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "zombie", "log_level": 2}
