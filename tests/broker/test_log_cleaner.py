@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Sequence
+from typing import Any
 
+import pytest
+from msgspec.structs import replace
+
+from controller.broker import log_cleaner
 from controller.broker.log_cleaner import LogCleaner
 from controller.broker.log_manager import LogManager
 from controller.broker.metadata import MetadataCache
@@ -15,6 +20,7 @@ from controller.machine.disk import MemoryDisk
 from controller.storage import LogSettings, PartitionLog
 from controller.storage.batches import Record, encode_batch
 from controller.storage.checkpoints import decode_offsets
+from controller.storage.compaction_rules import CleanableSegment, DirtyRange, dirty_range
 from tests.broker.harness import BROKER, KeptTrace
 from tests.storage.compacting import records_in
 
@@ -49,10 +55,10 @@ class Cleaned:
     def _high_watermarks(self) -> dict[tuple[str, int], int]:
         return {key: log.log_end_offset for key, log in self.directory.logs.items()} | self.held_back
 
-    def fill(self, key: tuple[str, int], batches: int = 60) -> PartitionLog:
+    def fill(self, key: tuple[str, int], batches: int = 60, *, keys: int = 3) -> PartitionLog:
         log = self.directory.logs[key]
         for number in range(batches):
-            record = Record(0, self.clock.wall_ms(), b"key-%d" % (number % 3), b"%d" % number)
+            record = Record(0, self.clock.wall_ms(), b"key-%d" % (number % keys), b"%d" % number)
             log.append_as_leader(encode_batch([record]), 1)
         return log
 
@@ -78,6 +84,55 @@ def test_dirty_logs_are_cleaned_one_after_the_other_and_the_others_left() -> Non
     points = decode_offsets(CHECKPOINT, one.disk.read(f"/logs/{CHECKPOINT}"))
     assert points == {key: one.directory.logs[key].segment_offsets[-1] for key in (ONE, OTHER)}
     assert one.cleaner.figures.max_dirty_percent == 0
+
+
+def test_a_log_is_left_until_its_dirty_ratio_is_exceeded() -> None:
+    one = Cleaned()
+    log = one.fill(ONE, keys=60)
+    one.cleaner.start()
+    one.clock.advance_to(2 * BACKOFF_MS)
+    cleaned_to = log.cleaned_to
+    assert cleaned_to == log.segment_offsets[-1]
+    one.fill(ONE, 15, keys=60)
+    assert log.segment_offsets[-1] > cleaned_to
+    one.clock.advance_to(4 * BACKOFF_MS)
+    assert log.cleaned_to == cleaned_to, "a sealed segment is dirty, less than half of the log"
+    one.fill(ONE, 120, keys=60)
+    one.clock.advance_to(6 * BACKOFF_MS)
+    assert log.cleaned_to == log.segment_offsets[-1]
+
+
+def _ratio_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_cleaner, "is_due", lambda dirty, _settings: dirty.end > dirty.first_dirty)
+
+
+def _active_segment_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
+    def planted(segments: Sequence[CleanableSegment], first: int, limit: int, *rest: Any) -> DirtyRange:
+        found = dirty_range(segments, first, limit, *rest)
+        active_bytes = segments[-1].size_bytes if limit > segments[-1].base_offset else 0
+        return replace(found, end=limit, dirty_bytes=found.dirty_bytes + active_bytes)
+
+    monkeypatch.setattr(log_cleaner, "dirty_range", planted)
+
+
+def test_a_dirty_ratio_that_is_ignored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    _ratio_ignored(monkeypatch)
+    with pytest.raises(AssertionError, match="less than half of the log"):
+        test_a_log_is_left_until_its_dirty_ratio_is_exceeded()
+
+
+def test_a_cleaning_leaves_the_active_segment_though_its_range_should_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two guards: `test_the_active_segment_is_never_dirty` finds it if the range's is missing."""
+    _active_segment_cleaned(monkeypatch)
+    one = Cleaned()
+    log = one.fill(ONE)
+    active = log.segments[-1]
+    before = active.base_offset, active.size_bytes
+    one.cleaner.start()
+    one.clock.advance_to(2 * BACKOFF_MS)
+    assert (active.base_offset, active.size_bytes) == before
+    assert log.segments[-1] is active
+    assert one.keys(ONE) == [b"key-0", b"key-1", b"key-2"]
 
 
 def test_nothing_at_the_high_watermark_or_above_is_cleaned() -> None:
