@@ -134,7 +134,7 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages and benchmarks": (lines, 113_539),
+    "lines of the packages and benchmarks": (lines, 113_537),
     "files of the packages and benchmarks": (files, 448),
     "lines of the packages": (lambda: lines(PACKAGES), 102_501),
     "files of the packages": (lambda: files(PACKAGES), 413),
