@@ -284,6 +284,8 @@ def plan_error(plan: Plan) -> str | None:
         return f"core: expected some of {list(nodes)}, found {list(plan.core)}"
     if plan.records is not None and (plan.records.rate_per_s <= 0 or plan.records.in_flight < 1):
         return "records: expected a rate above 0 and 1 or more in flight"
+    if plan.records is not None and plan.records.transform and not (plan.records.members and plan.records.ledger):
+        return "records: transform: expected members, and a ledger to write to"
     if plan.records is not None and plan.records.acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
         return f"records: acks: expected -1, 1 or 0, found {plan.records.acks}"
     for index, happening in enumerate(plan.happenings):
@@ -334,6 +336,10 @@ _UNLESS_SET = {
     "members": 0,
     "group_session_ms": 6_000,
     "static_members": False,
+    "ledger": "",
+    "writers": 0,
+    "transform": False,
+    "transaction_timeout_ms": 10_000,
     "when": True,
     "as": "",
     "other_than": (),

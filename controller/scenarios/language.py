@@ -224,7 +224,9 @@ class Outside(StrEnum):
 class PlanRecords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Clients that write to `topic` and read it, from when the plan first creates it on; brokers need `log.dirs`.
     `acks`: -1 (all), 1 or 0. `in_flight`: requests a connection that are unanswered. `members`: of a consumer group
-    that shares the partitions, with sessions of `group_session_ms`; `static_members` have a group.instance.id."""
+    that shares the partitions, with sessions of `group_session_ms`; `static_members` have a group.instance.id.
+    `writers` write transactions to the topic `ledger`, and so do the members with `transform` ("": there are none), of
+    `transaction_timeout_ms`."""
 
     topic: str
     rate_per_s: float = 20.0
@@ -234,6 +236,10 @@ class PlanRecords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     members: int = 0
     group_session_ms: int = 6_000
     static_members: bool = False
+    ledger: str = ""
+    writers: int = 0
+    transform: bool = False
+    transaction_timeout_ms: int = 10_000
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

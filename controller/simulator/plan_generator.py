@@ -18,12 +18,14 @@ import msgspec
 from msgspec.structs import replace
 
 from controller.broker.groups.offsets_topic import OFFSETS_TOPIC
+from controller.broker.transactions.transaction import TRANSACTIONS_TOPIC
 from controller.scenarios.faults import (
     AddPartitions,
     AskIsr,
     BreakDisk,
     BreakLogDirectory,
     ChangeMember,
+    ChangeProducer,
     ChangeRegistration,
     ControllerEdit,
     CreateTopic,
@@ -52,6 +54,7 @@ from controller.scenarios.faults import (
     Operation,
     Pause,
     PauseController,
+    ProducerChange,
     Reassign,
     Reset,
     ResetZooKeeper,
@@ -202,7 +205,8 @@ def draw_plan(seed: int, *, tiers: bool = False) -> Plan:
     # Numbers as they would be read from a file, so that the plan's own file is the same run to the byte.
     whole = with_operations(with_reassignments(msgspec.convert(msgspec.to_builtins(plan), Plan)))
     edited = with_spoiled_znodes(with_hand_edits(with_old_protocol(whole)))
-    return with_tiers(with_groups(with_circumstances(with_hostile_clients(edited))), forced=tiers)
+    grouped = with_groups(with_circumstances(with_hostile_clients(edited)))
+    return with_tiers(with_transactions(grouped), forced=tiers)
 
 
 def with_old_protocol(plan: Plan) -> Plan:
@@ -248,6 +252,51 @@ def with_groups(plan: Plan) -> Plan:
             kind = rng.choice((Kill, Pause, Stop))
             lasting_ms = round(plan.cluster.session_timeout_ms * rng.choice((0.05, 0.6, 1.5)) * rng.uniform(0.7, 1.3))
             more.append(kind(at_ms=at_ms, node=COORDINATOR, for_ms=lasting_ms))
+    return _with_happenings(replace(plan, records=records), more, settings)
+
+
+TRANSACTIONS = 0.7
+"""The probability that a run with records of an idempotent or any other producer with acks=all has transactions too."""
+LEDGER = "ledger"
+TRANSACTION_COORDINATOR = f"leader:{TRANSACTIONS_TOPIC}:0"
+TRANSACTION_TIMEOUTS_MS = (1_000, 3_000, 10_000)
+
+
+def with_transactions(plan: Plan) -> Plan:
+    """Return the plan with transactional producers, and in some runs members of the group that consume in transactions;
+    producers and coordinators come and go. Or as it was."""
+    rng = Streams(plan.seed).stream("swarm-transactions")
+    if plan.records is None or plan.records.acks != ACKS_ALL or rng.random() >= TRANSACTIONS:
+        return plan
+    transform = plan.records.members > 0 and rng.random() < 0.5
+    records = replace(
+        plan.records,
+        ledger=LEDGER,
+        writers=rng.randint(0 if transform else 1, 2),
+        transform=transform,
+        transaction_timeout_ms=rng.choice(TRANSACTION_TIMEOUTS_MS),
+    )
+    replicas = min(3, len(plan.core))
+    settings = dict(plan.cluster.settings) | {
+        "transaction.state.log.num.partitions": "1",
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": str(min(replicas, rng.choice((1, 2, 2)))),
+    }
+    source = min((each for each in _created(plan) if each.topic == plan.records.topic), key=lambda each: each.at_ms)
+    ledger = replace(source, topic=LEDGER, partitions=rng.randint(1, 3), at_ms=source.at_ms + 50.0)
+    more: list[Happening] = [ledger, replace(ledger, at_ms=CREATED_AGAIN_MS + 50.0)]
+    began_ms = ledger.at_ms
+    if records.writers:
+        for at_ms in times(rng, began_ms, BETWEEN_CHANGES_MS, plan.calm_ms):
+            how: ProducerChange = rng.choice(("die", "die", "pause", "pause", "replace", "replace"))
+            for_ms = round(records.transaction_timeout_ms * rng.choice((0.05, 0.3, 1.5)) * rng.uniform(0.7, 1.3))
+            producer = rng.randrange(records.writers)
+            more.append(ChangeProducer(at_ms=at_ms, producer=producer, how=how, for_ms=for_ms))
+    if rng.random() < 0.5:
+        for at_ms in times(rng, began_ms, BETWEEN_COORDINATORS_MS, plan.calm_ms):
+            kind = rng.choice((Kill, Pause, Stop))
+            lasting_ms = round(plan.cluster.session_timeout_ms * rng.choice((0.05, 0.6, 1.5)) * rng.uniform(0.7, 1.3))
+            more.append(kind(at_ms=at_ms, node=TRANSACTION_COORDINATOR, for_ms=lasting_ms))
     return _with_happenings(replace(plan, records=records), more, settings)
 
 

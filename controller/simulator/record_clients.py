@@ -152,6 +152,7 @@ class SimulatedRecordClients:
         self._transforms: TransformSetup | None = None
         self.writers: dict[int, SimulatedWriter] = {}
         self._committed_offsets: list[int] | None = None
+        self._unended: list[str] = []
         if workload.transactions is not None:
             self._begin_transactions(connect, streams, workload.transactions, places)
         self.members = {
@@ -216,7 +217,10 @@ class SimulatedRecordClients:
             writer.done for writer in self.writers.values()
         ):
             if self._clock.now_ms() > give_up_ms:
-                raise HostFailure("a producer did not come to its end")
+                if any(producer.log.open for producer in self._producers):
+                    raise HostFailure("a producer did not come to its end")
+                self._unended = [writer.transactional_id for writer in self.writers.values() if not writer.done]
+                break
             await self._clock.sleep(_QUIESCE_POLL_MS)
         await self._settle_group(self.acknowledged()[: len(self._plain)], among)
         ends = self.acknowledged()
@@ -287,6 +291,7 @@ class SimulatedRecordClients:
     def _transactional_failures(self) -> list[str]:
         of_members = [] if self._transforms is None else self._transforms.producers
         found = [one.failure for one in of_members if one.failure is not None]
+        found += [f"{one}: its transaction did not end" for one in self._unended]
         return [*found, *(failure for writer in self.writers.values() for failure in writer.failures)]
 
     def stages(self, client: int) -> Stages | None:

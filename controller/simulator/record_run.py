@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from controller.broker.groups.offsets_topic import OFFSETS_TOPIC
 from controller.broker.partition import Partition, Role
+from controller.broker.transactions.transaction import TRANSACTIONS_TOPIC
 from controller.clock import spawn
 from controller.machine.process import ProcessState
 from controller.scenarios.faults import CreateTopic
@@ -22,7 +23,7 @@ from controller.scenarios.language import Plan, PlanRecords
 from controller.scenarios.records import checks
 from controller.scenarios.records.checks import RecordChecker, RecordEvidence
 from controller.scenarios.records.delivery_audit import DeliveryAudit, beyond_high_watermark
-from controller.scenarios.records.workload import ACKS_ALL, PartitionName, RecordWorkload
+from controller.scenarios.records.workload import ACKS_ALL, PartitionName, RecordWorkload, TransactionWorkload
 from controller.simulator.consumer import WRONG_CRC
 from controller.simulator.host import SimulatedHost
 from controller.simulator.liveness_checker import LivenessChecker, Unmet
@@ -38,6 +39,7 @@ OFFLINE_MS = 200.0
 ENDS_MS = 200_000.0
 """Longer than a producer's records and a final read take together."""
 MIN_INSYNC = "min.insync.replicas"
+TRANSACTIONS_MIN_ISR = "transaction.state.log.min.isr"
 ALWAYS: Mapping[str, RecordChecker] = {
     name: checks.RECORD_CHECKS[name] for name in ("records-as-sent", "duplicate", "G1a")
 }
@@ -77,7 +79,21 @@ class RecordRun:
         self._topic = next(
             (one for one in plan.happenings if isinstance(one, CreateTopic) and one.topic == records.topic), None
         )
+        self._ledger = next(
+            (one for one in plan.happenings if isinstance(one, CreateTopic) and one.topic == records.ledger), None
+        )
+        transactions = None
+        if self._ledger is not None:
+            transactions = TransactionWorkload(
+                records.ledger,
+                writers=records.writers,
+                rate_per_s=2.0 * max(records.writers, 1),
+                timeout_ms=records.transaction_timeout_ms,
+                transform=records.transform,
+            )
+            self._clean = clean and liveness_checker.safety_checker.is_clean(records.ledger)
         self._workload = RecordWorkload(
+            transactions=transactions,
             topics=records.topic,
             rate_per_s=records.rate_per_s,
             producers=1,
@@ -95,13 +111,18 @@ class RecordRun:
         self._keeps_groups = liveness_checker.safety_checker.is_clean(OFFSETS_TOPIC) and not plan.has_hostile_clients
         self._begun = False
         self._failed_since_ms: dict[tuple[int, int], float] = {}
+        self._transactions_min_isr = int(plan.cluster.properties.get(TRANSACTIONS_MIN_ISR, "2"))
+        safety_checker = liveness_checker.safety_checker
+        self._keeps_transactions = not plan.has_hostile_clients and safety_checker.is_clean(TRANSACTIONS_TOPIC)
         if self._topic is not None:
-            host.clock.call_later(self._topic.at_ms, self._begin)
+            began_ms = max(self._topic.at_ms, 0.0 if self._ledger is None else self._ledger.at_ms)
+            host.clock.call_later(began_ms, self._begin)
 
     @property
     def _partitions(self) -> list[PartitionName]:
         assert self._topic is not None
-        return [(self._topic.topic, number) for number in range(self._topic.partitions)]
+        topics = [self._topic, *([] if self._ledger is None else [self._ledger])]
+        return [(topic.topic, number) for topic in topics for number in range(topic.partitions)]
 
     def _begin(self) -> None:
         self._begun = True
@@ -170,12 +191,22 @@ class RecordRun:
         """Whether the core alone can serve every partition: otherwise clients wait in vain."""
         assert self._topic is not None
         states = self._liveness_checker.partitions()
-        needed = int(self._topic.config.get(MIN_INSYNC, "1"))
         for name in self._partitions:
-            state = states.get(name)
+            topic = self._topic if self._ledger is None or name[0] == self._topic.topic else self._ledger
+            state, needed = states.get(name), int(topic.config.get(MIN_INSYNC, "1"))
             if state is None or state.leader not in self._liveness_checker.core or len(state.isr) < needed:
                 return False
-        return True
+        return self._ledger is None or self._transactions_served()
+
+    def _transactions_served(self) -> bool:
+        """Whether the core coordinates transactions, and the group if its offsets are in transactions."""
+        states = self._liveness_checker.partitions()
+        found = [state for (topic, _), state in states.items() if topic == TRANSACTIONS_TOPIC]
+        led = bool(found) and all(
+            state.leader in self._liveness_checker.core and len(state.isr) >= self._transactions_min_isr
+            for state in found
+        )
+        return led and (not self._workload.members or self._group_served())
 
     def _group_served(self) -> bool:
         """Whether the core coordinates the group."""
@@ -216,6 +247,14 @@ class RecordRun:
         names = [name for name in self._liveness_checker.partitions() if name[0] == OFFSETS_TOPIC]
         return self._keeps_groups and not any(paths.partition_state(*name) in broken for name in names)
 
+    @property
+    def _keeps_decisions(self) -> bool:
+        """Whether what the coordinator of transactions has decided stays, and the offsets in transactions."""
+        broken = self._liveness_checker.safety_checker.data_loss.broken
+        names = [name for name in self._liveness_checker.partitions() if name[0] == TRANSACTIONS_TOPIC]
+        kept = self._keeps_transactions and not any(paths.partition_state(*name) in broken for name in names)
+        return kept and (not self._workload.members or self._keeps_offsets)
+
     def _promised(self, *, transactional: bool) -> dict[str, RecordChecker]:
         promised = dict(ALWAYS)
         if self._workload.members and self._keeps_offsets:
@@ -224,10 +263,12 @@ class RecordRun:
                 promised |= OF_GROUPS_AT_REST
         if self._keeps:
             promised |= CLEAN
-            if transactional:
+            if transactional and self._keeps_decisions:
                 promised |= checks.TRANSACTION_RECORD_CHECKS
-            if self._workload.acks == ACKS_ALL:
+            if self._workload.acks == ACKS_ALL and (self._keeps_decisions or not transactional):
                 promised |= ACKNOWLEDGED_BY_ALL
+        if transactional and not (self._keeps and self._keeps_decisions):
+            del promised["G1a"]  # a coordinator that forgot what it decided may decide otherwise
         return promised
 
     def _replicas_agree(self) -> Iterator[Unmet]:

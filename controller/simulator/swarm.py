@@ -36,6 +36,17 @@ LIMITS_MS = {
     "FETCH": FETCH_LIMIT_MS,
     "PRODUCE": PRODUCE_LIMIT_MS,
     "OFFSET_COMMIT": PRODUCE_LIMIT_MS,
+    **dict.fromkeys(
+        (
+            "INIT_PRODUCER_ID",
+            "ADD_PARTITIONS_TO_TXN",
+            "ADD_OFFSETS_TO_TXN",
+            "TXN_OFFSET_COMMIT",
+            "END_TXN",
+            "WRITE_TXN_MARKERS",
+        ),
+        PRODUCE_LIMIT_MS,
+    ),
     "JOIN_GROUP": REBALANCE_LIMIT_MS,
     "SYNC_GROUP": REBALANCE_LIMIT_MS,
 }
