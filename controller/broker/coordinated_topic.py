@@ -278,6 +278,9 @@ class CoordinatedTopic(Generic[T]):
                     reading.take(header, records)
                 offset = read[-1][0].next_offset
         except StorageError as error:
+            if coordinated.partition.log is not log:
+                self._begin_load(coordinated)  # the log has moved to another directory meanwhile
+                return
             self._note("error", f"{where}: the {self._what} after offset {offset} can't be read: {error}")
         coordinated.entries.update(
             (key, entry)
