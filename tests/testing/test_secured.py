@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +136,99 @@ def test_a_client_without_credentials_gets_an_error(secured: Kafka) -> None:
         asyncio.run(connect())
 
 
-def test_a_user_without_acls_may_not_write(secured: Kafka) -> None:
-    said = confluents_error(secured.client_settings("eve").confluent)
-    assert "Topic authorization failed" in said
+def kafka_pythons_error(client: ClientSettings) -> str:
+    try:
+        producer = kafka_python.KafkaProducer(**client.kafka_python, bootstrap_timeout_ms=1_000)
+        try:
+            producer.send(TOPIC, b"x", partition=0).get(LIMIT_S)
+        finally:
+            producer.close(1)
+    except PythonError as error:
+        return repr(error)
+    return ""
+
+
+def aiokafkas_error(client: ClientSettings) -> str:
+    async def write() -> None:
+        async with AIOKafkaProducer(**client.aiokafka) as producer:
+            await producer.send_and_wait(TOPIC, b"x", partition=0)
+
+    try:
+        asyncio.run(write())
+    except AioError as error:
+        return repr(error)
+    return ""
+
+
+def kcats_error(client: ClientSettings) -> str:
+    words = [program("kcat"), *client.kcat, "-t", TOPIC, "-p", "0", "-P"]
+    done = subprocess.run(words, input=b"x", timeout=LIMIT_S, capture_output=True, check=False)
+    assert done.returncode != 0
+    return done.stderr.decode()
+
+
+ERRORS: dict[str, Callable[[ClientSettings], str]] = {
+    "confluent-kafka": lambda client: confluents_error(client.confluent),
+    "kafka-python": kafka_pythons_error,
+    "aiokafka": aiokafkas_error,
+}
+TLS_FAILED = "TLS handshake with 127.0.0.1 on listener SASL_SSL failed"
+"""With TLS's alert, where the client sends one."""
+FAILURES = {
+    "wrong password": ("Invalid username or password", "SCRAM-SHA-512 of 'client': a wrong password"),
+    "no such user": ("Invalid username or password", "SCRAM-SHA-512 of 'nobody': no such user"),
+    "unknown authority": ("(?i)certificate.?verify.?failed", TLS_FAILED),
+    "expired certificate": ("(?i)certificate.?verify.?failed", TLS_FAILED),
+    "denied topic": ("(?i)topic.?authorization.?failed", "Principal = User:eve is Denied Operation = Describe"),
+}
+"""By what is wrong: what the client says, in its error or its log, and what the broker's log says."""
+
+
+@pytest.fixture(scope="module")
+def expired() -> Iterator[Kafka]:
+    """A broker whose certificate has expired while it ran."""
+    with Kafka(1, security=True) as kafka:
+        security = kafka._host.security
+        assert security is not None
+        security.authority.issue("broker-1", life=-timedelta(days=1))
+        eventually(lambda: "verify failed" in confluents_error(kafka.client_settings().confluent), "it has expired")
+        yield kafka
+
+
+def check_failure(
+    kafka: Kafka, failure: str, error: Callable[[ClientSettings], str], folder: Path, log: pytest.LogCaptureFixture
+) -> None:
+    client = kafka.client_settings("eve" if failure == "denied topic" else "client")
+    if failure == "wrong password":
+        client = replace(client, password="wrong")
+    elif failure == "no such user":
+        client = replace(client, user="nobody")
+    elif failure == "unknown authority":
+        from controller.hosts.certificates import Authority
+
+        client = replace(client, authority=Authority(folder, "other").certificate)
+    in_client, in_broker = FAILURES[failure]
+    before = str(kafka.records).count(in_broker)
+    eventually(lambda: re.search(in_client, error(client) + log.text) is not None, in_client)
+    eventually(lambda: str(kafka.records).count(in_broker) > before, "a line in the broker's log", LIMIT_S)
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("client", ERRORS)
+def test_a_failure_is_an_error_of_the_client_and_a_line_of_the_broker(
+    secured: Kafka, expired: Kafka, client: str, failure: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka = expired if failure == "expired certificate" else secured
+    check_failure(kafka, failure, ERRORS[client], tmp_path, caplog)
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failure_is_an_error_of_kcat_and_a_line_of_the_broker(
+    secured: Kafka, expired: Kafka, failure: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka = expired if failure == "expired certificate" else secured
+    check_failure(kafka, failure, kcats_error, tmp_path, caplog)
 
 
 def test_a_user_that_is_not_there_is_named(secured: Kafka) -> None:
