@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from controller.scenarios.faults import Pause as Pause
     from controller.scenarios.faults import PauseController as PauseController
     from controller.scenarios.faults import Reassign as Reassign
+    from controller.scenarios.faults import ReplaceCertificate as ReplaceCertificate
     from controller.scenarios.faults import Reset as Reset
     from controller.scenarios.faults import ResetZooKeeper as ResetZooKeeper
     from controller.scenarios.faults import SetConfig as SetConfig
