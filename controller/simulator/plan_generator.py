@@ -206,7 +206,7 @@ def draw_plan(seed: int, *, tiers: bool = False) -> Plan:
     whole = with_operations(with_reassignments(msgspec.convert(msgspec.to_builtins(plan), Plan)))
     edited = with_spoiled_znodes(with_hand_edits(with_old_protocol(whole)))
     grouped = with_groups(with_circumstances(with_hostile_clients(edited)))
-    return with_tiers(with_transactions(grouped), forced=tiers)
+    return with_transactions(with_tiers(grouped, forced=tiers))
 
 
 def with_old_protocol(plan: Plan) -> Plan:
@@ -268,6 +268,8 @@ def with_transactions(plan: Plan) -> Plan:
     rng = Streams(plan.seed).stream("swarm-transactions")
     if plan.records is None or plan.records.acks != ACKS_ALL or rng.random() >= TRANSACTIONS:
         return plan
+    if "log.dirs.tiers" in plan.cluster.settings:
+        return plan  # the SSD is as large as the other topics need
     transform = plan.records.members > 0 and rng.random() < 0.5
     records = replace(
         plan.records,
