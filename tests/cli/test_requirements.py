@@ -77,6 +77,8 @@ ALONE = {
     "bench timer": (["bench", "timer", "--timers", "1"], 2),
     "bench purgatory": (["bench", "purgatory", "--rates", "0"], 2),
     "bench watches": (["bench", "watches", "--sizes", "0"], 2),
+    "bench groups": (["bench", "groups", "--members", "0"], 2),
+    "bench compaction": (["bench", "compaction", "--megabytes", "0"], 2),
     "bench cold-reads": (["bench", "cold-reads", "--readers", "-1"], 2),
     "lab tiers": (["lab", "tiers", "--cache-mb", "0"], 2),
 }
