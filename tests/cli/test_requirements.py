@@ -80,6 +80,7 @@ ALONE = {
     "bench groups": (["bench", "groups", "--members", "0"], 2),
     "bench compaction": (["bench", "compaction", "--megabytes", "0"], 2),
     "bench cold-reads": (["bench", "cold-reads", "--readers", "-1"], 2),
+    "lab advise": (["lab", "advise", "--spec", "missing.toml"], 3),
     "lab tiers": (["lab", "tiers", "--cache-mb", "0"], 2),
 }
 """Commands that need nothing, as they are called here: words, and the status that they end with."""
