@@ -442,10 +442,24 @@ def release_from_quarantine(term: Term, path: str) -> bool:
     """Takes out an entry whose znode has been repaired, or is gone; False if there was none."""
     if term.context.quarantine.pop(path, None) is None:
         return False
-    if paths.partition_of(path) is not None:
-        term.zookeeper.unwatch([path])
+    if (partition := paths.partition_of(path)) is not None:
+        unwatch_states(term, [partition])
     term.note("info", f"{path} is not in quarantine any more")
     return True
+
+
+def unwatch_states(term: Term, partitions: Collection[tuple[str, int]]) -> None:
+    """Stop watching the states that are neither in quarantine nor of reassignments whose leaders write the ISR."""
+    context = term.context
+
+    def is_watched(topic: str, partition: int) -> bool:
+        if paths.partition_state(topic, partition) in context.quarantine:
+            return True
+        row = context.partitions.row_of(topic, partition)
+        leaders_write = term.settings.versions.alter_isr is None
+        return leaders_write and row is not None and context.partitions.reassignment_of(row).is_moving
+
+    term.zookeeper.unwatch([paths.partition_state(*key) for key in partitions if not is_watched(*key)])
 
 
 def forget_quarantined_topics(term: Term, topics: Collection[str]) -> None:

@@ -35,7 +35,7 @@ from controller.core import state_changes, topic_deletion
 from controller.core.context import NO_BROKER, NO_STATE, Bytes, Int32s, Replicas, Rows, padded
 from controller.core.events import ReassignmentIsrChange
 from controller.core.leadership import Term
-from controller.core.loading import describe_damage, quarantine, release_from_quarantine, topic_id_text
+from controller.core.loading import describe_damage, quarantine, release_from_quarantine, topic_id_text, unwatch_states
 from controller.core.request_batch import RequestBatch
 from controller.core.state_changes import REASSIGNED, NewStates, names_of, read_states, set_states
 from controller.core.znode_changes import ROUNDS
@@ -551,7 +551,7 @@ async def _complete(term: Term, rows: Sequence[int]) -> None:
     batch = RequestBatch(term)
     batch.update_metadata(np.array([_row(term, key) for key in done], dtype=np.int64))
     batch.send()
-    _unwatch(term, done)
+    unwatch_states(term, done)
     await topic_deletion.resume_for(term, {topic for topic, _ in done})
 
 
@@ -611,11 +611,6 @@ async def _watch(term: Term, rows: Sequence[int]) -> None:
             key = table.topic_and_partition(row)
             if table.reassignment_of(row).is_moving:
                 await term.zookeeper.watch_node(paths.partition_state(*key), ReassignmentIsrChange(*key))
-
-
-def _unwatch(term: Term, done: Collection[Partition]) -> None:
-    if term.settings.versions.alter_isr is None:
-        term.zookeeper.unwatch([paths.partition_state(*key) for key in done])
 
 
 async def serve_repaired(term: Term, rows: Rows) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from controller.core.events import CreatePartitionsRequested, DeleteTopicsRequested, ReassignmentAsked
+from controller.core.leadership import ControllerSettings
 from controller.protocol.client import CreatePartitionsRequest, CreatePartitionsTopic
 from controller.protocol.errors import ErrorCode
 from controller.trace import ControllerResigned
@@ -54,7 +55,9 @@ def text(value: dict[str, Any]) -> bytes:
     return json.dumps(value).encode()
 
 
-def scene(*, before: tuple[str, bytes] | None = None) -> tuple[Cluster, Host]:
+def scene(
+    *, before: tuple[str, bytes] | None = None, settings: ControllerSettings | None = None
+) -> tuple[Cluster, Host]:
     """Topics "t" and "other" on brokers 1 to 3; `before` stands in a znode when the controller's term begins."""
     cluster = Cluster()
     cluster.register(2, 3)
@@ -64,7 +67,7 @@ def scene(*, before: tuple[str, bytes] | None = None) -> tuple[Cluster, Host]:
             cluster.state(name, partition, isr[0], isr)
     if before is not None:
         cluster.put(*before)
-    host = cluster.new_host(1)
+    host = cluster.new_host(1, settings)
     host.answering = True
     host.start()
     cluster.settle()
@@ -429,4 +432,24 @@ def test_a_partition_whose_state_is_in_quarantine_is_reassigned_once_it_is_repai
     if not by_znode:
         assert ask(cluster, host, {0: (1, 3)}) == {0: ErrorCode.NONE}
     assert assignment(cluster, 0).target == (1, 3)
+    cluster.check(errors=True)
+
+
+@pytest.mark.parametrize("target", [(1, 2), (1, 3)])
+def test_a_reassignment_leaves_the_watch_of_a_state_in_quarantine(target: tuple[int, ...]) -> None:
+    """Where leaders write states, both watch them; the one that ends first took the other's watch (seed 81019)."""
+    path = paths.partition_state("t", 0)
+    cluster, host = scene(settings=ControllerSettings(inter_broker_protocol="2.6"))
+    cluster.put(path, text({**STATE, "isr": [2, 2]}))
+    ask_by_znode(cluster, {0: target})
+    cluster.settle()
+    assert host.controller.measures.figures.quarantined == 1
+    cluster.put(path, text({**STATE, "leader_epoch": 5}))
+    cluster.settle()
+    assert host.controller.measures.figures.quarantined == 0
+    if 3 in target:
+        cluster.state("t", 0, 1, (1, 2, 3), epoch=9)
+        cluster.settle()
+    assert not asked(cluster), "the leader's write is seen, and the reassignment has ended"
+    assert assignment(cluster, 0).replicas == target
     cluster.check(errors=True)
