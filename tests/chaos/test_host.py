@@ -43,7 +43,7 @@ class Cluster:
         self.clock = Clock()
         stand_ins: dict[str, Any] = {
             "clock": self.clock,
-            "_bootstrap": "",
+            "_connect": {},
             "_client": SimpleNamespace(expect=lambda topics: self.expected.append((topics, dict(self.looks)))),
             "_observer": SimpleNamespace(now=lambda: ({1: 7, 2: 7}, 1)),
             "running": lambda: tuple(heard_at),
@@ -54,7 +54,9 @@ class Cluster:
         monkeypatch.setattr(chaos_host, "create_topics", lambda bootstrap, topics: None)
         monkeypatch.setattr(chaos_host, "metadata_of", self.metadata_of)
 
-    def metadata_of(self, host: str, port: int, timeout_s: float) -> dict[tuple[str, int], PartitionView]:
+    def metadata_of(
+        self, host: str, port: int, timeout_s: float, secure: object
+    ) -> dict[tuple[str, int], PartitionView]:
         self.looks[port] += 1
         heard_at = self.heard_at[port]
         if heard_at is None:

@@ -48,7 +48,7 @@ TEXTS = frozenset(
         "--reason",
         "--set",
     ]
-    + ["--sizes", "--zookeeper"]
+    + ["--sizes", "--zookeeper", "--experiment"]
 )
 """Options whose value is a text with a form of its own, which the command checks."""
 READ = {"--config", "--spec", "--times", "--tree", "--zookeeper-jars", "paths"}

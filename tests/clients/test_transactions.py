@@ -307,7 +307,10 @@ def transform(servers: str, name: str, count: int, done: Callable[[], bool]) -> 
             "log_level": 2,
         }
     )
-    producer = confluent_kafka.Producer({"bootstrap.servers": servers, "transactional.id": name, "log_level": 2})
+    # Without traffic librdkafka 2.x asks for the group's next coordinator only when the state of a connection changes.
+    closing = {"connections.max.idle.ms": 2_000}
+    config = {"bootstrap.servers": servers, "transactional.id": name, "log_level": 2, **closing}
+    producer = confluent_kafka.Producer(config)
     producer.init_transactions(LIMIT_S)
     consumer.subscribe(["in"])
     rounds = 0

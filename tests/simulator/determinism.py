@@ -34,7 +34,7 @@ def scenarios() -> Iterator[tuple[str, Scenario]]:
         if "[workload.transactions]" in built_in()[name] and name != "exactly-once":
             continue
         parameters = load_scenario(name).parameters
-        yield name, load_scenario(name, {"records": "false"} if "records" in parameters else {})
+        yield name, load_scenario(name, {"records": "false"} if parameters.get("records") is True else {})
     for name in sorted(FAULTS):
         yield name, scenario(name)
 

@@ -46,6 +46,7 @@ def test_a_seed_of_the_swarm_holds(seed: int) -> None:
 
 MORE: tuple[str, ...] = (
     "break-log-directory",
+    "change-producer",
     "pause-controller",
     "edit-controller",
     "edit-controller-epoch",
