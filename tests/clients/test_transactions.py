@@ -285,7 +285,7 @@ def test_transactions_go_on_when_a_broker_is_killed(write: Write, victim: str) -
             except BaseException as error:  # noqa: BLE001 - raised on the test's thread
                 failures.append(error)
 
-        writer = threading.Thread(target=writing)
+        writer = threading.Thread(target=writing, daemon=True)
         writer.start()
         assert killing.wait(LIMIT_S)
         cluster.brokers[VICTIMS[victim](cluster)].kill()
@@ -357,7 +357,7 @@ def test_what_is_read_and_transformed_is_written_exactly_once(victim: str | None
             except BaseException as error:  # noqa: BLE001 - raised on the test's thread
                 failures.append(error)
 
-        worker = threading.Thread(target=run)
+        worker = threading.Thread(target=run, daemon=True)
         worker.start()
         try:
             if victim is not None:
