@@ -258,7 +258,7 @@ def test_clients_go_on_while_the_leader_and_the_controller_are_killed(short_sess
 def test_kcat_goes_on_while_the_leader_and_the_controller_are_killed(short_sessions: Kafka) -> None:
     kafka = short_sessions
     words = [program("kcat"), *kafka.client_settings().kcat, "-t", TOPIC, "-p", "0"]
-    producer = subprocess.Popen([*words, "-P", "-X", "enable.idempotence=true"], stdin=subprocess.PIPE)
+    producer = subprocess.Popen([*words, "-P", "-E", "-X", "enable.idempotence=true"], stdin=subprocess.PIPE)
     assert producer.stdin is not None
     sent = [f"record {number}".encode() for number in range(1_000)]
     producer.stdin.write(b"\n".join(sent[:300]) + b"\n")
