@@ -31,7 +31,7 @@ REBALANCE, KILL, STATIC = "group-rebalance", "coordinator-kill", "group-rebalanc
 def violations(name: str, seeds: range = SEEDS) -> set[str]:
     """The invariants that the first failing seed violates."""
     name, _, setting = name.partition(" ")
-    settings = dict([setting.split("=")]) if setting else {}
+    settings = {"simulated_rate": "10"} | (dict([setting.split("=")]) if setting else {})
     for seed in seeds:
         found = simulate(load_scenario(name, settings), seed).report.judgement.invariants
         wrong = {each.name for each in found if each.held is False}

@@ -24,6 +24,8 @@ from tests.simulator.scenarios import FAULTS, scenario
 
 SEED = 7
 PARTS = 2
+WITH_CLIENTS = ("coordinator-kill", "exactly-once", "group-rebalance")
+"""Scenarios that are about records, of which there are fewer here."""
 OWN_WORLD = "a world of one's own"
 
 
@@ -34,7 +36,8 @@ def scenarios() -> Iterator[tuple[str, Scenario]]:
         if "[workload.transactions]" in built_in()[name] and name != "exactly-once":
             continue
         parameters = load_scenario(name).parameters
-        yield name, load_scenario(name, {"records": "false"} if parameters.get("records") is True else {})
+        fewer = {"simulated_rate": "10"} if name in WITH_CLIENTS else {}
+        yield name, load_scenario(name, {"records": "false"} if parameters.get("records") is True else fewer)
     for name in sorted(FAULTS):
         yield name, scenario(name)
 

@@ -49,7 +49,7 @@ def runs_without_records(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", sorted(filter(runs_without_records, built_in())))
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_built_in_scenarios_pass(name: str, seed: int) -> None:
     assert_passes(simulate(without_records(name), seed))
 

@@ -293,7 +293,9 @@ def check_no_request_goes_out_in_a_later_session_than_its_own(server: str, root:
             before = it.connection.session()
             it.link.expire()
             until(lambda before=before: it.connection.session() not in (0, before), "a new session")  # type: ignore[misc]
-        until(lambda: wait(it.connection.children([root]), DEADLINE_S).children[0] != (), "an ephemeral of the last one")
+        until(
+            lambda: wait(it.connection.children([root]), DEADLINE_S).children[0] != (), "an ephemeral of the last one"
+        )
         stop.set()
         for worker in workers:
             worker.join(DEADLINE_S)
