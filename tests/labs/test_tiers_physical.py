@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from controller.labs.tiers import physical
 from controller.labs.tiers.figures import Case, LabRun, figures
 from controller.labs.tiers.physical import BLKIO, MEMORY, PREFIX, PhysicalUnavailable, Rig, physical_load, require
 from controller.labs.tiers.workload import ARCHITECTURES, Flush
+from tests.processes import eventually
 
 NEEDED = (
     "dev/fuse",
@@ -123,9 +123,7 @@ def test_an_interrupted_run_leaves_nothing(number: signal.Signals) -> None:
     command = [sys.executable, "-m", "controller.cli", "lab", "tiers", "--physical", "--quick"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         processes = MEMORY / f"{PREFIX}-{process.pid}" / "cgroup.procs"
-        deadline = time.monotonic() + 60
-        while not _content(processes) and time.monotonic() < deadline:
-            os.sched_yield()
+        eventually(lambda: bool(_content(processes)), "a process in the run's cgroup")
         process.send_signal(number)
         assert process.wait(timeout=60) == 128 + number
     assert left_behind(process.pid) == []
