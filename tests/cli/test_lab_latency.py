@@ -18,7 +18,7 @@ def test_the_parts_of_records_add_up(brokers: int, capsys: pytest.CaptureFixture
     assert main(words) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["records"] >= 250
-    assert figures["parts add up"] > 0.99, "of 300 records the machine may stop us between two stamps of one or two"
+    assert figures["parts add up"] >= 0.999
     assert figures["not delivered"] == figures["stamps dropped"] == 0
     commit = figures["parts ms"]["commit"]["p50"]
     assert commit > 0 if brokers == 3 else commit == 0
@@ -31,7 +31,7 @@ def test_a_running_cluster_is_measured_without_its_replication(capsys: pytest.Ca
         words = ["lab", "latency", "--seconds", "1", "--rate", "200", "--brokers", "1", "--json", "--bootstrap"]
         assert main([*words, cluster.bootstrap_servers.split(",")[1]]) == 0
     figures = json.loads(capsys.readouterr().out)
-    assert figures["parts add up"] > 0.99
+    assert figures["parts add up"] >= 0.999
 
 
 def test_a_workload_that_cannot_be_read_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,6 +93,13 @@ def test_a_record_with_a_missing_stamp_does_not_add_up(changed: dict[str, object
     assert parts(**changed)[1] == [True, True, False, False]
 
 
+def test_a_record_may_reach_a_consumer_before_its_acknowledgement_is_read() -> None:
+    received = Received(np.array([0]), np.array([0.9]), np.array([1.45]))
+    found = parts_of(received, [Produced(0, 1, 1.0, 1.5, 99)], [Fetched(0, 1, 0.3, 1.4, -1)], [], [])
+    assert found.parts_ms.round(6).tolist() == [[100, 400, 0, 0, 50]]
+    assert found.adds_up.all()
+
+
 def test_stamps_in_an_impossible_order_do_not_add_up() -> None:
     late = [Produced(0, 2, 1.0, 1.5, 99), Produced(2, 2, 2.2, 2.5, 99)]
     assert parts(produced=late)[1] == [True, True, False, False]

@@ -106,10 +106,10 @@ def parts_of(
     offsets = received.offsets
     requested, acknowledged = _produced_at(offsets, produced)
     seen = [_first_shown(offsets, [one for one in fetched if one.replica == follower]) for follower in followers]
-    shown = np.fmin.reduce([acknowledged, *(at for _, at in seen)])
+    asked, given = _first_shown(offsets, [one for one in fetched if one.replica < 0])
+    shown = np.fmin.reduce([acknowledged, given, *(at for _, at in seen)])
     has = [_past(offsets, [one for one in positions if one.replica == follower]) for follower in followers]
-    committed = np.maximum.reduce([shown, *has])
-    asked, _ = _first_shown(offsets, [one for one in fetched if one.replica < 0])
+    committed = np.minimum(np.maximum.reduce([shown, *has]), given)  # what a consumer is given is committed
     can_fetch = np.maximum(committed, asked)
     borders = np.column_stack((received.due_s, requested, shown, committed, can_fetch, received.received_s))
     latency_ms = (received.received_s - received.due_s) * 1_000.0
