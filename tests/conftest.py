@@ -9,6 +9,7 @@ Programs that the README's set-up does not install are hidden from the tests tha
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -61,6 +62,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     file_of = scheduler._split_scope
     scheduler._split_scope = lambda test: "spark" if file_of(test) in ONE_SPARK else file_of(test)
     return scheduler
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Ten thousand tests and what they import are kept until the end: the garbage collector need not look at them."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 _HIDING = pytest.StashKey[Path]()

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.syntax import statements
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("controller", "statemachines", "tests", "docs", ".ci", "docker")
 TEXT = frozenset({".py", ".md", ".toml", ".sh", ".yml", ".yaml", ""})
@@ -40,7 +42,7 @@ def long_files(path: Path, text: str) -> Iterator[str]:
 def long_functions(path: Path, text: str) -> Iterator[str]:
     if path.suffix != ".py":
         return
-    for node in ast.walk(ast.parse(text)):
+    for node in statements(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > FUNCTION_LINES:

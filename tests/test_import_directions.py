@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.syntax import statements
+
 ROOT = Path(__file__).parents[1]
 
 MAY_IMPORT: Mapping[str, frozenset[str]] = {
@@ -101,9 +103,10 @@ def imports_of(root: Path) -> list[Import]:
     found = []
     for module, path in files.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        typing_only = {id(inner) for outer in ast.walk(tree) if _is_typing_block(outer) for inner in ast.walk(outer)}
+        nodes = [*statements(tree)]
+        typing_only = {id(inner) for outer in nodes if _is_typing_block(outer) for inner in ast.walk(outer)}
         is_package = path.name == "__init__.py"
-        for node in ast.walk(tree):
+        for node in nodes:
             for target in _targets(node, module, is_package, files):
                 line = getattr(node, "lineno", 0)
                 found.append(Import(module, target, f"{path.relative_to(root)}:{line}", id(node) in typing_only))

@@ -116,7 +116,7 @@ def test_a_broker_that_can_not_start_is_told_with_its_log(tmp_path: Path) -> Non
 
 
 def test_loss_with_acks_of_1_is_found(tmp_path: Path) -> None:
-    result = chaos("acks-1-loss", *ROOM, "--report", str(tmp_path))
+    result = chaos("acks-1-loss", "--set", "rate=200", *ROOM, "--report", str(tmp_path))
     assert result.returncode == 0, result.stdout + result.stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["records"]["lost"] > 0
