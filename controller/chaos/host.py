@@ -6,19 +6,14 @@ in what it asks for; the client and the observer have threads of their own and o
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
-import threading
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from controller.chaos.client import Connect, MetadataClient, create_topics, metadata_of
-from controller.chaos.clock import HostStallWatch, ScenarioClock
+from controller.chaos.live_host import LiveHost
 from controller.chaos.observer import Observer
 from controller.chaos.proxy import ProxyNetwork
-from controller.chaos.record_clients import RecordClients
 from controller.clock import Coro
 from controller.hosts.local_cluster import CONNECTION_TIMEOUT_MS, Secure
 from controller.hosts.secured import PROTOCOL, SECRETS, ClusterSecurity, Security
@@ -41,12 +36,9 @@ from controller.scenarios.faults import (
     Stop,
     unsupported,
 )
-from controller.scenarios.host import Observation, PartitionView, Snapshot, TopicSpec, Workload
+from controller.scenarios.host import Workload
 from controller.scenarios.language import ClusterSpec
-from controller.scenarios.records.history import History
-from controller.scenarios.records.workload import PartitionName, RecordWorkload, TransactionStage
-from controller.trace import EphemeralSeen, MetadataSeen, TraceEvent
-from controller.trace_records import OBSERVER, DamagedRecord, TraceRecord, decode_record
+from controller.trace_records import DamagedRecord, TraceRecord, decode_record
 from controller.zookeeper import EmbeddedZooKeeper
 from controller.zookeeper.embedded import LOOPBACK, HeldPorts, ZooKeeperKind
 from controller.zookeeper.launch import Process, kill, launch, pause, resume, stop
@@ -54,14 +46,12 @@ from controller.zookeeper.launch import Process, kill, launch, pause, resume, st
 STOP_GRACE_S = 30.0
 LEADER_LIMIT_MS = 15_000.0
 """How long a busy ensemble may take to name its leader."""
-HEARD_LIMIT_MS = 5_000.0
-"""How long brokers may take to learn of new topics. A broker that is cut off never learns of them."""
-HEARD_LOOK_MS = 20.0
-HEARD_ANSWER_S = 1.0
 _LOG_LINES = 12
 
 
 REAL_FAULTS: Implementations[Callable[[Any, Any], Coro[None]]] = Implementations(REAL)
+REAL_FAULTS.of(ChangeMember)(LiveHost.change_member)
+REAL_FAULTS.of(ChangeProducer)(LiveHost.change_producer)
 
 
 def _secured(folder: Path, brokers: int) -> ClusterSecurity:
@@ -72,15 +62,14 @@ def _secured(folder: Path, brokers: int) -> ClusterSecurity:
         raise HostFailure(str(error)) from error
 
 
-class RealHost:
+class RealHost(LiveHost):
     """One run's cluster. `cuttable` puts a proxy on every link, which only scenarios that cut one need.
 
     `folder` gets the brokers' settings, logs and traces; a temporary one is removed by `close`. `zookeeper` and `jars`
     are as EmbeddedZooKeeper takes them.
     """
 
-    name = "real"
-    seed = None
+    name = REAL
 
     def __init__(
         self,
@@ -91,28 +80,16 @@ class RealHost:
         cuttable: bool = False,
         tick_ms: int | None = None,
     ) -> None:
-        self._temporary = folder is None
-        self.folder = Path(tempfile.mkdtemp(prefix="camerlengo-chaos-")) if folder is None else folder
+        super().__init__(folder)
         self._kind = zookeeper
         self._jars = jars
         self._cuttable = cuttable
         self._tick_ms = tick_ms
-        self.clock = ScenarioClock()
-        self._records: list[TraceRecord] = []
         self._zookeeper: EmbeddedZooKeeper | None = None
-        self._observer: Observer | None = None
-        self._client: MetadataClient | None = None
-        self._record_clients: RecordClients | None = None
         self._proxies: ProxyNetwork | None = None
         self._ports: HeldPorts | None = None
         self._security: ClusterSecurity | None = None
         self._processes: dict[int, Process] = {}
-        self._standstills = HostStallWatch(self.clock.now_ms, self.take)
-        self._lock = threading.Lock()
-        self._metadata: tuple[MetadataSeen | None, float] = (None, 0.0)
-
-    def take(self, event: TraceEvent) -> None:
-        self._records.append(TraceRecord(self.clock.now_ms(), OBSERVER, event))
 
     async def boot(self, cluster: ClusterSpec, workload: Workload) -> None:
         self._cluster = cluster
@@ -133,20 +110,12 @@ class RealHost:
         self._ports = HeldPorts(cluster.brokers)
         if self._cuttable:
             self._proxies = ProxyNetwork()
-        self._observer = Observer(self._zookeeper.connect_string, self.clock, self._see_ephemeral)
-        self._observer.start()
-        self._connect: Connect = {"bootstrap.servers": ",".join(f"{LOOPBACK}:{port}" for port in self._ports.numbers)}
-        if self._security is not None:
-            self._connect = self._security.client(self._connect["bootstrap.servers"]).confluent
-        self._client = MetadataClient(self._connect, workload.metadata_interval_ms, self._see_metadata)
-
-    def _see_ephemeral(self, event: EphemeralSeen) -> None:
-        self.take(event)
-
-    def _see_metadata(self, seen: MetadataSeen) -> None:
-        with self._lock:
-            self._metadata = (seen, self.clock.now_ms())
-        self.take(seen)
+        self._observer = observer = Observer(self._zookeeper.connect_string, self.clock, self.take)
+        observer.start()
+        servers = ",".join(f"{LOOPBACK}:{port}" for port in self._ports.numbers)
+        security = self._security
+        connect = {"bootstrap.servers": servers} if security is None else security.client(servers).confluent
+        self._ask_for_metadata(connect, workload)
 
     async def start(self, node: int) -> None:
         if node in self.running():
@@ -266,9 +235,6 @@ class RealHost:
             raise HostFailure(problem)
         await REAL_FAULTS[step](self, step)
 
-    async def heal_all(self) -> None:
-        raise HostFailure("heal-all is supported only in simulation")
-
     @REAL_FAULTS.of(Expire)
     async def _expire(self, fault: Expire) -> None:
         """Keeps the server from hearing of the session until it ends it: the only way to end another's session
@@ -284,25 +250,6 @@ class RealHost:
                 raise HostFailure(f"the session of broker {node} did not end in ten times its timeout")
             await self.clock.sleep(10.0)
         await self.heal(Link(node, ZOOKEEPER))
-
-    @REAL_FAULTS.of(ChangeMember)
-    async def _change_member(self, fault: ChangeMember) -> None:
-        """As in simulation, a change that makes no sense now does nothing."""
-        group = None if self._record_clients is None else self._record_clients.group
-        if group is None:
-            raise HostFailure("change-member: expected members in workload.records, and the step produce before it")
-        undo = group.change(fault)
-        if undo is not None and fault.for_ms:
-            self.clock.call_later(fault.for_ms, undo)
-
-    @REAL_FAULTS.of(ChangeProducer)
-    async def _change_producer(self, fault: ChangeProducer) -> None:
-        writers = {} if self._record_clients is None else self._record_clients.writers
-        if fault.producer not in writers:
-            raise HostFailure(f"change-producer: producer {fault.producer}: expected one of {sorted(writers)}")
-        undo = writers[fault.producer].change(fault)
-        if undo is not None and fault.for_ms:
-            self.clock.call_later(fault.for_ms, undo)
 
     async def zookeeper_leader(self) -> int:
         deadline_ms = self.clock.now_ms() + LEADER_LIMIT_MS
@@ -331,53 +278,6 @@ class RealHost:
         assert self._zookeeper is not None
         return self._zookeeper
 
-    async def create_topics(self, topics: Sequence[TopicSpec]) -> None:
-        assert self._client is not None
-        create_topics(self._connect, topics)
-        await self._until_heard({(topic.name, number) for topic in topics for number in range(topic.partitions)})
-        self._client.expect(topics)
-
-    async def _until_heard(self, partitions: Set[tuple[str, int]]) -> None:
-        """The controller's own broker knows of them by now. Until the others do, they tell clients that there are none,
-        which is no gap that a fault has made."""
-        assert self._observer is not None
-        registered, _ = self._observer.now()
-        deaf = [node for node in self.running() if node in registered]
-        deadline_ms = self.clock.now_ms() + HEARD_LIMIT_MS
-        while deaf := [node for node in deaf if not self._has_heard(node, partitions)]:
-            if self.clock.now_ms() >= deadline_ms:
-                return
-            await self.clock.sleep(HEARD_LOOK_MS)
-
-    def _has_heard(self, node: int, partitions: Set[tuple[str, int]]) -> bool:
-        try:
-            return partitions <= metadata_of(LOOPBACK, self._port(node), HEARD_ANSWER_S, self._secure).keys()
-        except OSError:
-            return False
-
-    async def produce(self, workload: RecordWorkload, partitions: Sequence[PartitionName]) -> None:
-        self._record_clients = RecordClients(self._connect, workload, partitions, self.clock, self.folder)
-
-    async def hold_transaction(self, client: int, stage: TransactionStage, deadline_ms: float) -> bool:
-        if self._record_clients is None:
-            raise HostFailure("hold-transaction: expected the step produce before it")
-        return self._record_clients.stops(client).hold(stage, deadline_ms)
-
-    def release_transaction(self, client: int) -> None:
-        if self._record_clients is not None:
-            self._record_clients.stops(client).release()
-
-    async def quiesce(self, deadline_ms: float) -> None:
-        assert self._record_clients is not None
-        self._record_clients.quiesce(deadline_ms)
-
-    def history(self) -> History | None:
-        """Ends the clients, if they were not quiesced."""
-        if self._record_clients is None:
-            return None
-        self._record_clients.close()
-        return self._record_clients.history()
-
     def running(self) -> tuple[int, ...]:
         """Raises HostFailure for a broker that ended of itself: nothing that follows would mean anything."""
         for node, process in sorted(self._processes.items()):
@@ -399,39 +299,7 @@ class RealHost:
             return ""
         return "".join(f"\n    {line}" for line in lines[-_LOG_LINES:])
 
-    def observe(self) -> Observation:
-        assert self._observer is not None
-        registered, controller = self._observer.now()
-        with self._lock:
-            seen, seen_at_ms = self._metadata
-        return Observation(registered, controller, seen, seen_at_ms)
-
-    async def leaders(self) -> Mapping[tuple[str, int], PartitionView]:
-        assert self._observer is not None
-        return self._observer.partitions()
-
-    async def snapshot(self) -> Snapshot:
-        assert self._observer is not None
-        registered, controller = self._observer.now()
-        metadata = {}
-        for node in sorted(registered):
-            try:
-                metadata[node] = metadata_of(LOOPBACK, self._port(node), secure=self._secure)
-            except OSError:
-                continue  # the checker sees a registered broker without metadata
-        partitions = self._observer.partitions()
-        return Snapshot(partitions, tuple(sorted(registered)), controller, self._observer.controller_epoch(), metadata)
-
-    async def shut_down(self) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop everything that was started: clients before the servers that they use. Safe to call twice."""
-        self._standstills.close()
-        if self._record_clients is not None:
-            self._record_clients.close()
-        if self._client is not None:
-            self._client.close()
+    def _close_cluster(self) -> None:
         for process in self._processes.values():
             if process.poll() is None:
                 kill(process)
@@ -446,9 +314,7 @@ class RealHost:
         if self._security is not None:
             self._security.remove()
         self._collect()
-        self._client = self._observer = self._proxies = self._zookeeper = self._ports = None
-        if self._temporary:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        self._proxies = self._zookeeper = self._ports = None
 
     def _collect(self) -> None:
         """The brokers' own traces, on the scenario's clock. A line torn by a kill is the last of its file."""
@@ -460,6 +326,3 @@ class RealHost:
                     continue
                 self._records.append(TraceRecord(record.at_ms - self.clock.zero_ms, record.node, record.event))
             path.unlink()
-
-    def records(self) -> Sequence[TraceRecord]:
-        return sorted(self._records, key=lambda record: record.at_ms)

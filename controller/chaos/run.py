@@ -1,4 +1,4 @@
-"""One run of a scenario on real processes, from the start of ZooKeeper to the judged report."""
+"""One run of a scenario with real clients, from the start of ZooKeeper to the judged report."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controller.chaos.host import RealHost
+from controller.chaos.live_host import LiveHost
 from controller.clock import Coro
 from controller.report.summary import Report
 from controller.scenarios.faults import Cut, Expire, Heal, HostFailure
@@ -31,12 +32,14 @@ def run_scenario(
     zookeeper: ZooKeeperKind | None = None,
     jars: Path | None = None,
     progress: Progress,
+    host: LiveHost | None = None,
 ) -> RunResult:
     """Runs it; whatever happens, nothing that it started is left. KeyboardInterrupt passes through, after that.
-    `zookeeper` and `jars` are as EmbeddedZooKeeper takes them."""
+    `zookeeper` and `jars` are as EmbeddedZooKeeper takes them. `host`: None for real processes."""
     began = time.monotonic()
-    cuttable = any(isinstance(step, Cut | Heal | Expire) for step in scenario.steps)
-    host = RealHost(folder=folder, zookeeper=zookeeper, jars=jars, cuttable=cuttable)
+    if host is None:
+        cuttable = any(isinstance(step, Cut | Heal | Expire) for step in scenario.steps)
+        host = RealHost(folder=folder, zookeeper=zookeeper, jars=jars, cuttable=cuttable)
     try:
         outcome = _blocking(lambda: run_steps(scenario, host, progress))
     except (EmbeddedServerUnavailable, ServerDied, ServerTimedOut, TimeoutError) as error:

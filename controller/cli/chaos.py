@@ -1,4 +1,4 @@
-"""`camerlengo chaos SCENARIO`: a scenario on real processes, with a verdict."""
+"""`camerlengo chaos SCENARIO`: a scenario on real processes, or in this process, with real clients and a verdict."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
+from controller.chaos.live_host import LiveHost
 from controller.chaos.run import RunResult, run_scenario
 from controller.cli.main import UsageError
 from controller.cli.requirements import CLIENTS, TRACES, Need
@@ -17,7 +18,7 @@ from controller.cli.values import integer, output_folder
 from controller.cli.zookeeper_options import add_zookeeper_options, zookeeper_needs
 from controller.report.files import write_report
 from controller.report.summary import render_table, report_object, report_text
-from controller.scenarios.faults import REAL
+from controller.scenarios.faults import IN_PROCESS, REAL
 from controller.scenarios.language import Scenario
 from controller.scenarios.runner import refusal
 
@@ -29,26 +30,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON (with --runs: a list of reports)")
     parser.add_argument("--keep", type=output_folder, metavar="DIR", help="keep the brokers' settings and logs in DIR")
+    parser.add_argument(
+        "--in-process", action="store_true", help="run the brokers in this process, with ZooKeeper in memory"
+    )
     add_zookeeper_options(parser)
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
     traces = TRACES if arguments.report is not None else ()
-    servers = chosen_scenario(arguments).cluster.zookeeper_servers
+    servers = 1 if arguments.in_process else chosen_scenario(arguments).cluster.zookeeper_servers
     return (*CLIENTS, *traces, *zookeeper_needs(arguments, servers))
 
 
 def run(arguments: argparse.Namespace) -> int:
     scenario = chosen_scenario(arguments)
-    _refuse_unsupported(scenario)
+    in_process = arguments.in_process
+    if in_process and (arguments.zookeeper or arguments.zookeeper_jars):
+        raise UsageError("--in-process: expected no --zookeeper and no --zookeeper-jars, since ZooKeeper is in memory")
+    _refuse_unsupported(scenario, IN_PROCESS if in_process else REAL)
     results: list[RunResult] = []
     for number in range(1, arguments.runs + 1):
+        folder = _numbered(arguments.keep, number, arguments.runs)
         result = run_scenario(
             scenario,
-            folder=_numbered(arguments.keep, number, arguments.runs),
+            folder=folder,
             zookeeper=arguments.zookeeper,
             jars=arguments.zookeeper_jars,
             progress=_silent if arguments.json else _show,
+            host=_in_process(folder) if in_process else None,
         )
         results.append(result)
         if arguments.report is not None:
@@ -63,9 +72,15 @@ def run(arguments: argparse.Namespace) -> int:
     return max((_status(result) for result in results), key=_severity)
 
 
-def _refuse_unsupported(scenario: Scenario) -> None:
-    """UsageError, before anything is started, for a step or a key that real hosts do not know."""
-    problem = refusal(scenario, REAL)
+def _in_process(folder: Path | None) -> LiveHost:
+    from controller.testing.scenario_host import InProcessHost
+
+    return InProcessHost(folder=folder)
+
+
+def _refuse_unsupported(scenario: Scenario, host: str) -> None:
+    """UsageError, before anything is started, for a step or a key that the host does not know."""
+    problem = refusal(scenario, host)
     if problem is not None:
         raise UsageError(f"{problem}: camerlengo simulate {scenario.name}")
 

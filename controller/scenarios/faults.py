@@ -19,8 +19,9 @@ from msgspec import Meta
 
 from controller.scenarios.records.workload import MEMBERS_MAX, TRANSACTIONAL_MAX
 
-REAL, SIMULATED = "real", "simulated"
+REAL, SIMULATED, IN_PROCESS = "real", "simulated", "in-process"
 BOTH = (REAL, SIMULATED)
+ALL = (*BOTH, IN_PROCESS)
 ZOOKEEPER = 0
 """The far end of a link to ZooKeeper; brokers count from 1."""
 
@@ -60,7 +61,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     at_ms: Milliseconds = 0.0
     when: bool = True
 
-    hosts: ClassVar[tuple[str, ...]] = BOTH
+    hosts: ClassVar[tuple[str, ...]] = ALL
 
 
 class Fault(Step, frozen=True, kw_only=True):
@@ -149,21 +150,21 @@ def broker_id(name: NodeName) -> int:
 class Kill(_LastingOnNode, frozen=True, kw_only=True, tag="kill"):
     """SIGKILL. The broker starts again after `for_ms`, or by `start`."""
 
-    hosts = BOTH
+    hosts = ALL
     ended_by = "start"
 
 
 class Stop(_LastingOnNode, frozen=True, kw_only=True, tag="stop"):
     """SIGTERM: a controlled shutdown. The broker starts again `for_ms` after the beginning, or by `start`."""
 
-    hosts = BOTH
+    hosts = ALL
     ended_by = "start"
 
 
 class Pause(_LastingOnNode, frozen=True, kw_only=True, tag="pause"):
     """SIGSTOP."""
 
-    hosts = BOTH
+    hosts = ALL
     ended_by = "resume"
 
 
@@ -242,14 +243,14 @@ class LoseReply(_OnNode, frozen=True, kw_only=True, tag="lose-reply"):
 class Expire(_OnNode, frozen=True, kw_only=True, tag="expire"):
     """Its ZooKeeper session ends at the server."""
 
-    hosts = BOTH
+    hosts = ALL
 
 
 class ReplaceCertificate(_OnNode, frozen=True, kw_only=True, tag="replace-certificate"):
     """The broker of a secured cluster gets a new key and certificate, which it takes while it runs. Simulated listeners
     have none: nothing changes there."""
 
-    hosts = BOTH
+    hosts = ALL
 
 
 class DeleteController(Fault, frozen=True, kw_only=True, tag="delete-controller"):
@@ -370,8 +371,8 @@ class ChangeMember(_LastingFault, frozen=True, kw_only=True, tag="change-member"
     stands still, or stands still while another takes its place. It goes on, or starts again, after `for_ms`; a client
     that has joined leaves then."""
 
-    hosts = BOTH
-    timed_hosts = BOTH
+    hosts = ALL
+    timed_hosts = ALL
 
     member: Annotated[int, Meta(ge=0, lt=MEMBERS_MAX)]
     how: MemberChange
@@ -387,8 +388,8 @@ class ChangeProducer(_LastingFault, frozen=True, kw_only=True, tag="change-produ
     """A writer of the workload's transactions, by number, dies, starts again, stands still, goes on, or stands still
     while another takes its place, with its transactional id. It goes on, or starts again, after `for_ms`."""
 
-    hosts = BOTH
-    timed_hosts = BOTH
+    hosts = ALL
+    timed_hosts = ALL
 
     producer: Annotated[int, Meta(ge=0, lt=TRANSACTIONAL_MAX)]
     how: ProducerChange
@@ -415,7 +416,7 @@ class KillZooKeeper(Fault, OnServer, frozen=True, kw_only=True, tag="kill-zookee
 class Cut(_OnLink, frozen=True, kw_only=True, tag="cut"):
     """Nothing passes on what `source` opens to `target`, in both directions, and nothing is refused."""
 
-    hosts = BOTH
+    hosts = ALL
     ended_by = "heal"
 
 
@@ -537,6 +538,8 @@ class Heal(OnLink, frozen=True, kw_only=True, tag="heal"):
 class StartZooKeeper(OnServer, frozen=True, kw_only=True, tag="start-zookeeper"):
     """Starts a server that was killed, on its own data, and waits until it serves."""
 
+    hosts = BOTH
+
 
 class HealAll(Step, frozen=True, kw_only=True, tag="heal-all"):
     """Ends every lasting fault, including those of `cut` and `pause`. Dead brokers stay dead."""
@@ -592,7 +595,8 @@ def _format_value(value: object) -> str:
 def unsupported(step: Step, host: str) -> str | None:
     """Return why a host cannot carry out a step; None if it can."""
     if host not in step.hosts:
-        return f"{kind_of(step)} is supported only in simulation"
+        where = "in simulation" if step.hosts == (SIMULATED,) else f"on the hosts {' and '.join(step.hosts)}"
+        return f"{kind_of(step)} is supported only {where}"
     if isinstance(step, Fault) and step.lasts_ms and host not in step.timed_hosts:
         return f"{kind_of(step)}: for_ms is supported only in simulation; end it with the step {step.ended_by}"
     return None

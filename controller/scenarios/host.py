@@ -1,6 +1,7 @@
 """The interface of a host on which scenarios run.
 
-There are two hosts: real processes with a ZooKeeper server (`controller.chaos`), and the simulator. The runner, the
+There are three hosts: real processes with a ZooKeeper server (`controller.chaos`), the simulator, and the in-process
+cluster with real clients (`controller.testing.scenario_host`). The runner, the
 conditions and the checkers use only this interface. The host's own driver (`Coro`) runs every coroutine: a host on real
 processes may block inside.
 """
@@ -81,7 +82,7 @@ class Snapshot:
 class ScenarioHost(Protocol):
     @property
     def name(self) -> str:
-        """ "real" or "simulated"."""
+        """ "real", "simulated" or "in-process"."""
 
     @property
     def seed(self) -> int | None: ...

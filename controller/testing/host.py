@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, TypeVar
@@ -65,6 +65,8 @@ class ClusterOptions:
     seed: int | None
     timeout_s: float
     security: Security | None = None
+    racks: Sequence[str] = ()
+    """Dealt out to the brokers in turn. In memory alone."""
 
     def settings_beside(self, own: Collection[str]) -> Mapping[str, str]:
         """Return the settings, with those of consumer groups that fit a test's cluster: a group does not wait for more

@@ -18,33 +18,34 @@ from controller.machine.process import Process
 
 
 class Links:
-    """Which pairs of brokers can't reach each other, what waits for that to end, and which brokers are slow."""
+    """Which links between brokers are cut, what waits for that to end, and which brokers are slow. A link is directed:
+    what its source opens to its target, with the answers on it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._cut: dict[frozenset[int], deque[Callable[[], None]]] = {}
+        self._cut: dict[tuple[int, int], deque[Callable[[], None]]] = {}
         self.slow_ms: dict[int, float] = {}
         """By broker: added to each of its messages."""
 
-    def cut(self, one: int, other: int) -> None:
-        self._cut.setdefault(frozenset((one, other)), deque())
+    def cut(self, source: int, target: int) -> None:
+        self._cut.setdefault((source, target), deque())
 
-    def heal(self, one: int, other: int) -> None:
+    def heal(self, source: int, target: int) -> None:
         """What waits goes on, in its order."""
-        waiting = self._cut.pop(frozenset((one, other)), deque())
+        waiting = self._cut.pop((source, target), deque())
         for action in waiting:
             action()
 
     def cut_from(self, broker: int) -> list[int]:
-        """Return the brokers that the link to is cut."""
-        return [other for pair in self._cut if broker in pair for other in pair - {broker}]
+        """Return the brokers to which the broker's link is cut."""
+        return [target for source, target in self._cut if source == broker]
 
-    def pass_on(self, source: int, target: int, action: Callable[[], None]) -> None:
-        """Run `action` once a message has passed from one broker to the other."""
-        waiting = self._cut.get(frozenset((source, target))) if self._cut else None
+    def pass_on(self, link: tuple[int, int], sender: int, action: Callable[[], None]) -> None:
+        """Run `action` once a message of `sender` has passed the link."""
+        waiting = self._cut.get(link) if self._cut else None
         if waiting is not None:
             waiting.append(action)
-        elif self.slow_ms and (slow_ms := self.slow_ms.get(source, 0.0)):
+        elif self.slow_ms and (slow_ms := self.slow_ms.get(sender, 0.0)):
             self._clock.call_later(slow_ms, action)
         else:
             action()
@@ -113,10 +114,9 @@ class FaultyConnection:
     def _pass_on(self, action: Callable[[], None], *, outwards: bool) -> None:
         if self._peer is None:
             action()
-        elif outwards:
-            self._peers.links.pass_on(self._peers.broker, self._peer, action)
-        else:
-            self._peers.links.pass_on(self._peer, self._peers.broker, action)
+            return
+        source = self._peers.broker
+        self._peers.links.pass_on((source, self._peer), source if outwards else self._peer, action)
 
     def _end(self, why: PeerError) -> None:
         if self._over is None:

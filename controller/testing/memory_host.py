@@ -21,7 +21,7 @@ from controller.protocol.codec import ApiKey, RequestHeader, decode_response, en
 from controller.protocol.framing import Part
 from controller.storage.disk import Disk
 from controller.testing.changes import Changes
-from controller.testing.clock import ClusterThread
+from controller.testing.clock import ClusterThread, ShiftedClock
 from controller.testing.disks import InProcessDisk, directory_disk, stop_disk
 from controller.testing.host import ABILITIES, ClusterHost, ClusterOptions, KnownPartition, Target, UnansweredCall
 from controller.testing.incarnation import BROKERS, Incarnation, Shared
@@ -72,6 +72,11 @@ class MemoryHost(ClusterHost):
     # -- begin and end
 
     def start(self) -> None:
+        self.open()
+        self.call(self._begin_all)
+
+    def open(self) -> None:
+        """Start what brokers need, and none of them."""
         self._network = network = ClusterThread("kafka")
         self.changes = Changes(network.loop)
         self._zookeeper = InMemoryZooKeeper(network.clock)
@@ -93,7 +98,6 @@ class MemoryHost(ClusterHost):
         network.start()
         for broker in range(1, self.options.brokers + 1):
             self._brokers[broker] = _Broker(self._new_disk(broker), ReservedPort())
-        self.call(self._begin_all)
 
     def _begin_all(self) -> None:
         for broker in self._brokers:
@@ -117,6 +121,22 @@ class MemoryHost(ClusterHost):
                 broker.incarnation.node.close_logs()
             self._end(number)
             stop_disk(broker.disk)
+
+    @property
+    def zookeeper(self) -> InMemoryZooKeeper:
+        """For `call`: it belongs to the cluster's thread."""
+        return self._zookeeper
+
+    @property
+    def clock(self) -> ShiftedClock:
+        """Of the brokers and of ZooKeeper."""
+        assert self._network is not None
+        return self._network.clock
+
+    @property
+    def links(self) -> Links:
+        """As `zookeeper`."""
+        return self._shared.links
 
     # -- threads and time
 
@@ -300,6 +320,7 @@ class MemoryHost(ClusterHost):
             self._brokers[broker].without_zookeeper = True
         else:
             self._shared.links.cut(broker, other)
+            self._shared.links.cut(other, broker)
         self.inject("cut", f"{broker}->{other}")
         if other != "zookeeper":
             self.inject("cut", f"{other}->{broker}")
@@ -315,6 +336,7 @@ class MemoryHost(ClusterHost):
                 self.inject("heal", f"{broker}->{one}")
                 self.inject("heal", f"{one}->{broker}")
                 links.heal(broker, one)
+                links.heal(one, broker)
 
     def slow(self, broker: int, ms: float) -> None:
         slow_ms = self._shared.links.slow_ms
@@ -425,6 +447,8 @@ class MemoryHost(ClusterHost):
             "inter.broker.listener.name": BROKERS,
             "log.dirs": MEMORY_LOG_DIR if options.directory is None else str(options.directory / f"broker-{broker}"),
         }
+        if options.racks:
+            own["broker.rack"] = options.racks[(broker - 1) % len(options.racks)]
         if self.security is not None:
             own |= self.security.broker_settings(broker, (protocol, BROKERS))
         return parse_settings({**own, **options.settings_beside(own)})

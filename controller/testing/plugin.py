@@ -6,7 +6,7 @@
 | `kafka_session`, `kafka_topic` | one cluster for the session (of each pytest-xdist worker), a new topic on it |
 | `zookeeper` | a ZooKeeper server of the test's own |
 | `simulation` | runs of the simulator, with a verdict |
-| `chaos` | runs of scenarios on real processes, with a verdict |
+| `chaos` | runs of scenarios with real clients, with a verdict |
 
 A mark of the fixture's name takes its arguments:
 
@@ -37,7 +37,7 @@ KAFKA_OPTIONS = ("brokers", "seed", "settings", "security", "session_timeout_ms"
 """What the mark `kafka` takes: arguments of `Kafka`, and `requires`."""
 ZOOKEEPER_OPTIONS = ("tick_ms", "max_session_timeout_ms")
 SIMULATION_OPTIONS = ("seed", "settings")
-CHAOS_OPTIONS = ("settings",)
+CHAOS_OPTIONS = ("settings", "host")
 DEFAULT_COMPOSE_FILE = "docker/compose.yaml"
 
 
@@ -102,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "kafka(brokers=1, seed=None, settings={}, requires=[], ...): what the fixture kafka is like",
         "zookeeper(tick_ms=100, ...): what the fixture zookeeper is like",
         "simulation(seed=0, settings={}): what the runs of the fixture simulation are like",
-        "chaos(settings={}): what the runs of the fixture chaos are like",
+        "chaos(settings={}, host='process'): what the runs of the fixture chaos are like",
     ):
         config.addinivalue_line("markers", line)
 

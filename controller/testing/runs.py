@@ -9,10 +9,10 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from controller.report.summary import Report, report_text
-from controller.scenarios.faults import REAL
+from controller.scenarios.faults import IN_PROCESS, REAL
 from controller.scenarios.files import is_plan, load_plan, load_scenario, plan_text
 from controller.scenarios.judge import FAIL, PASS
 from controller.scenarios.language import Plan, Scenario, property_text
@@ -180,19 +180,28 @@ class SimulationRuns(_Runs):
 
 
 class ChaosRuns(_Runs):
-    """The fixture `chaos`: scenarios on a real ZooKeeper and broker processes, with real clients.
+    """The fixture `chaos`: scenarios with real clients, on broker processes and a ZooKeeper server or in this process.
 
     Needs the extra `chaos`. Each run takes as long as its scenario says.
 
     Args:
         directory: where the brokers' settings and logs are kept.
         settings: parameters of the scenarios.
+        host: what runs the brokers: "process" (a process each) or "memory" (this process).
+
+    Raises:
+        ValueError: there is no such host.
     """
 
     heading = "Chaos"
 
-    def __init__(self, directory: Path, *, settings: Settings | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, settings: Settings | None = None, host: Literal["memory", "process"] = "process"
+    ) -> None:
         super().__init__(directory, settings)
+        if host not in ("memory", "process"):
+            raise ValueError(f"host {host!r}: expected 'memory' or 'process'")
+        self._in_process = host == "memory"
         self._count = 0
 
     def run(self, what: str | Path | Scenario, *, settings: Settings | None = None) -> Report:
@@ -210,13 +219,18 @@ class ChaosRuns(_Runs):
         from controller.chaos.run import run_scenario
 
         scenario, words = self._scenario(what, self._settings if settings is None else settings)
-        problem = refusal(scenario, REAL)
+        problem = refusal(scenario, IN_PROCESS if self._in_process else REAL)
         if problem is not None:
             raise RunNotPossible(problem)
         self._count += 1
         folder = self._directory / f"chaos-{self._count}"
-        result = run_scenario(scenario, folder=folder, progress=lambda _at_ms, _line: None)
-        replay = _command("chaos", *words)
+        host = None
+        if self._in_process:
+            from controller.testing.scenario_host import InProcessHost
+
+            host = InProcessHost(folder=folder)
+        result = run_scenario(scenario, folder=folder, progress=lambda _at_ms, _line: None, host=host)
+        replay = _command("chaos", *words, *(["--in-process"] if self._in_process else []))
         return self._judged(result.report, replay, could_not_run=result.could_not_run)
 
 

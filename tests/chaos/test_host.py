@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from controller.chaos import host as chaos_host
-from controller.chaos.host import HEARD_LIMIT_MS, RealHost
+from controller.chaos import live_host
+from controller.chaos.host import RealHost
+from controller.chaos.live_host import HEARD_LIMIT_MS
 from controller.clock import Future, spawn
 from controller.scenarios.host import PartitionView, TopicSpec
 
@@ -51,8 +52,8 @@ class Cluster:
         }
         for name, stand_in in stand_ins.items():
             monkeypatch.setattr(self.host, name, stand_in, raising=False)
-        monkeypatch.setattr(chaos_host, "create_topics", lambda bootstrap, topics: None)
-        monkeypatch.setattr(chaos_host, "metadata_of", self.metadata_of)
+        monkeypatch.setattr(live_host, "create_topics", lambda bootstrap, topics: None)
+        monkeypatch.setattr(live_host, "metadata_of", self.metadata_of)
 
     def metadata_of(
         self, host: str, port: int, timeout_s: float, secure: object

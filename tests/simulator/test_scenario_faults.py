@@ -9,6 +9,7 @@ import pytest
 from controller.chaos.host import REAL_FAULTS
 from controller.cli.main import main
 from controller.scenarios.faults import (
+    IN_PROCESS,
     REAL,
     SIMULATED,
     AskIsr,
@@ -26,11 +27,16 @@ from controller.scenarios.faults import (
 from controller.scenarios.files import ScenarioError, parse_scenario
 from controller.simulator.faults import SIMULATED_FAULTS
 from controller.simulator.run import SimulationResult, simulate
+from controller.testing.scenario_host import IN_PROCESS_FAULTS
 from controller.trace import FaultInjected, StepEnded, StepStarted
 
 
 def test_each_host_implements_the_faults_that_are_declared_for_it() -> None:
-    for host, implementations in ((REAL, REAL_FAULTS), (SIMULATED, SIMULATED_FAULTS)):
+    for host, implementations in (
+        (REAL, REAL_FAULTS),
+        (SIMULATED, SIMULATED_FAULTS),
+        (IN_PROCESS, IN_PROCESS_FAULTS),
+    ):
         declared = {kind for kind in kinds(Fault) if host in kind.hosts}
         assert set(implementations) == declared - {AskIsr}  # which the administrator asks
 

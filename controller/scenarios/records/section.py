@@ -78,7 +78,7 @@ def transactions_error(section: TransactionsSection, records: RecordsSection | N
 
 
 def workload_of(section: WorkloadSection, host: str) -> RecordWorkload | None:
-    """Return the workload for a host, "real" or "simulated"; None without records and transactions."""
+    """Return the workload for a host, "real", "simulated" or "in-process"; None without records and transactions."""
     if section.records is None and section.transactions is None:
         return None
     transactions = None if section.transactions is None else _transactions_of(section.transactions, host)

@@ -111,7 +111,7 @@ _OF_ALL = frozenset(
         *("members", "group_session_ms", "static_members", "transactions"),
     }
 )
-HONOURED: Mapping[str, frozenset[str]] = {"real": _OF_ALL, "simulated": _OF_ALL}
+HONOURED: Mapping[str, frozenset[str]] = {"real": _OF_ALL, "simulated": _OF_ALL, "in-process": _OF_ALL}
 """By host, the fields of a workload that its clients obey. A scenario that sets another one is refused there: a field
 that is added counts on no host until it is listed."""
 
