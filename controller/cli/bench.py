@@ -33,6 +33,7 @@ BENCHMARKS = {  # with the line that --help shows
     "cold-reads": "produce and fetch beside readers of records that a slow device must read (Linux, root)",
     "groups": "consumer groups of a thousand members: rebalances, heartbeats, commits (beside Kafka with KAFKA_HOME)",
     "compaction": "MB/s of the log cleaner, and producing beside it (beside Kafka with KAFKA_HOME)",
+    "security": "TLS, SASL_SSL, 10,000 ACLs and quotas: throughput, p99 and CPU as ratios to PLAINTEXT",
     "hostile": "attack three brokers with hostile requests while a probe measures",
 }
 CHECKOUT = Path(__file__).parents[2]

@@ -22,6 +22,8 @@ from controller.broker.security.tls_settings import TlsSettings, distinguished_n
 
 DISCARDED_BYTES, DISCARDED_MAX = 16 * 1024, 16
 """Bytes of one read, and reads, of what came after a handshake that failed."""
+RECORD_BYTES = 16 * 1024
+"""The most that a TLS record carries."""
 RELOAD_S = 1.0
 """Files are looked at this often at most."""
 
@@ -118,14 +120,21 @@ class EncryptedSocket:
         return self._socket.fileno()
 
     def recv(self, size: int) -> bytes:
-        """All of a TLS record at least: the loop does not see what TLS has read and keeps."""
+        """`size` bytes of what has arrived, and the rest of the TLS record that they end in: the loop does not see what
+        TLS has read and keeps."""
+        parts: list[bytes] = []
+        missing = size
         try:
-            data = self._socket.recv(size)
-            while pending := self._socket.pending():
-                data += self._socket.recv(pending)
+            while missing > 0 or (missing := self._socket.pending()):
+                part = self._socket.recv(min(missing, RECORD_BYTES))
+                parts.append(part)
+                missing -= len(part)
+                if not part:
+                    break
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise BlockingIOError from None
-        return data
+            if not parts:
+                raise BlockingIOError from None
+        return b"".join(parts)
 
     def send(self, data: memoryview) -> int:
         try:

@@ -52,8 +52,17 @@ class RequestCount:
         return {"statistics.interval.ms": STATISTICS_MS, "stats_cb": self.take}
 
 
-def produce(servers: str, topic: str, partitions: int, acks: str, records: int, size: int) -> dict[str, float]:
-    """Send records over all partitions as fast as the brokers accept them, until the last one is acknowledged."""
+def produce(
+    servers: str,
+    topic: str,
+    partitions: int,
+    acks: str,
+    records: int,
+    size: int,
+    client: Mapping[str, str] | None = None,
+) -> dict[str, float]:
+    """Send records over all partitions as fast as the brokers accept them, until the last one is acknowledged.
+    `client`, here and below: how it connects, in the words of librdkafka."""
     failures: list[object] = []
     requests = RequestCount("Produce")
     producer = Producer(
@@ -65,6 +74,7 @@ def produce(servers: str, topic: str, partitions: int, acks: str, records: int, 
             "on_delivery": lambda error, _message: failures.append(error),
             "log_level": 2,
             **requests.config(),
+            **(client or {}),
         }
     )
     producer.list_topics(topic, LIMIT_S)
@@ -87,11 +97,16 @@ def produce(servers: str, topic: str, partitions: int, acks: str, records: int, 
 
 
 def consume(
-    servers: str, topic: str, partitions: int, records: int, config: Mapping[str, Any] | None = None
+    servers: str,
+    topic: str,
+    partitions: int,
+    records: int,
+    config: Mapping[str, Any] | None = None,
+    client: Mapping[str, str] | None = None,
 ) -> dict[str, float]:
     """From the beginning of each partition, until as many were read. `config` is put over CONSUMER."""
     requests = RequestCount("Fetch")
-    settings = {**CONSUMER, **(config or {})}
+    settings = {**CONSUMER, **(config or {}), **(client or {})}
     consumer = Consumer(
         {"bootstrap.servers": servers, "group.id": "bench", "log_level": 2, **settings, **requests.config()}
     )
@@ -116,7 +131,14 @@ def consume(
 
 
 def latency(
-    servers: str, topic: str, partitions: int, acks: str, records: int, size: int, per_second: int
+    servers: str,
+    topic: str,
+    partitions: int,
+    acks: str,
+    records: int,
+    size: int,
+    per_second: int,
+    client: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """From `produce` to the acknowledgement of each record, in ms, at a steady rate. `seconds` is the whole run's."""
     took_ms: list[float] = []
@@ -130,7 +152,14 @@ def latency(
 
     requests = RequestCount("Produce")
     producer = Producer(
-        {"bootstrap.servers": servers, "acks": acks, "linger.ms": 0, "log_level": 2, **requests.config()}
+        {
+            "bootstrap.servers": servers,
+            "acks": acks,
+            "linger.ms": 0,
+            "log_level": 2,
+            **requests.config(),
+            **(client or {}),
+        }
     )
     value = b"x" * size
     for number in range(partitions):  # connections and first batches are no one's latency

@@ -27,6 +27,7 @@ from tests.fuzz.content_targets import ContentTarget, sound_contents
 from tests.fuzz.crash import Crash
 from tests.fuzz.group_targets import GroupTarget, group_frames
 from tests.fuzz.record_targets import BatchTarget, RecordTarget, record_frames, sound_batches
+from tests.fuzz.security_targets import security_feeds
 from tests.protocol.recording import recorded
 from tests.zookeeper.test_codecs import codec_of, real_znodes
 
@@ -238,4 +239,4 @@ def targets() -> list[Target]:
     found += [
         Target(f"reply of {kind}", sound, partial(feed_reply, parse)) for kind, (parse, sound) in _replies().items()
     ]
-    return found
+    return found + [Target(name, sound, feed) for name, sound, feed in security_feeds()]

@@ -259,7 +259,13 @@ class QuotaStore:
         except DamagedZnode as damaged:
             self._note("error", f"{damaged}; its quotas stay as they were known")
             return
-        kept = {name: text for name, text in config.items() if name in _OF_CLIENTS or name == IP_RATE}
+        kept: dict[str, str] = {}
+        for name, text in config.items():
+            if name in _OF_CLIENTS or name == IP_RATE:
+                if _number(text) is None:
+                    self._note("warning", f"config of {path:.200}: passed over: {name}={text:.100}: expected a number")
+                else:
+                    kept[name] = text
         if kept:
             self._configs[path] = kept
         else:
@@ -273,8 +279,8 @@ class QuotaStore:
             for name, text in config.items():
                 value = _number(text)
                 if value is None:
-                    self._note("warning", f"config of {path}: passed over: {name}={text:.100}: expected a number")
-                elif key is not None and name in _OF_CLIENTS:
+                    continue
+                if key is not None and name in _OF_CLIENTS:
                     quotas[QuotaType(name)][key] = value
                 elif entity is not None and IP in entity and name == IP_RATE:
                     ip_rates[entity[IP]] = int(value)

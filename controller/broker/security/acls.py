@@ -11,9 +11,10 @@ again with each request.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -164,6 +165,103 @@ DECISIONS_MAX = 20_000
 """Decisions that are remembered; then all are forgotten. Clients choose the names."""
 
 
+_ANY_OPERATION = (1 << len(AclOperation)) - 1
+_ALLOWS: Mapping[AclOperation, int] = {
+    entry: sum(1 << asked for asked in AclOperation if entry in _ALLOWED_BY[asked]) for entry in AclOperation
+}
+_DENIES: Mapping[AclOperation, int] = {
+    entry: _ANY_OPERATION if entry is AclOperation.ALL else 1 << entry for entry in AclOperation
+}
+"""The operations, as bits, that an ACL with an operation allows or denies."""
+
+_Granted: TypeAlias = tuple[int, int, dict[str, tuple[int, int]]]
+"""What is allowed and what is denied on every host, as bits, and on single hosts besides."""
+
+
+class _Grants:
+    """The ACLs of one pattern, by principal."""
+
+    __slots__ = ("everyone", "of")
+
+    def __init__(self, entries: Iterable[AclEntry]) -> None:
+        self.of: dict[Principal, _Granted] = {}
+        for entry in entries:
+            allowed, denied, of_hosts = self.of.get(entry.principal, (0, 0, {}))
+            allow = _ALLOWS[entry.operation] if entry.permission is AclPermission.ALLOW else 0
+            deny = _DENIES[entry.operation] if entry.permission is AclPermission.DENY else 0
+            if entry.host == WILDCARD:
+                allowed, denied = allowed | allow, denied | deny
+            else:
+                before = of_hosts.get(entry.host, (0, 0))
+                of_hosts[entry.host] = before[0] | allow, before[1] | deny
+            self.of[entry.principal] = allowed, denied, of_hosts
+        self.everyone = self.of.get(EVERYONE)
+
+
+class _TypeIndex:
+    """The ACLs of one type of resource. A check costs no more with many ACLs: those of a name are looked up, those of
+    its prefixes are found by bisection, and those of a pattern are looked up by principal and host."""
+
+    def __init__(self) -> None:
+        self._literal: dict[str, _Grants] = {}
+        self._prefixed: dict[str, _Grants] = {}
+        self._patterns_of: dict[Principal, set[ResourcePattern]] = {}
+        self._sorted: list[str] | None = None
+        """The prefixes; None: to be sorted again."""
+        self._sorted_grants: list[_Grants] = []
+        self._parents: list[int] = []
+        """For each of them the index of the longest other one that it begins with, or -1."""
+
+    def replace(self, pattern: ResourcePattern, entries: Iterable[AclEntry]) -> None:
+        prefixed = pattern.pattern_type is PatternType.PREFIXED
+        by_name = self._prefixed if prefixed else self._literal
+        before = by_name.pop(pattern.name, None)
+        for principal in () if before is None else before.of:
+            self._patterns_of[principal].discard(pattern)
+            if not self._patterns_of[principal]:
+                del self._patterns_of[principal]
+        found = _Grants(entries)
+        if found.of:
+            by_name[pattern.name] = found
+        for principal in found.of:
+            self._patterns_of.setdefault(principal, set()).add(pattern)
+        if prefixed:
+            self._sorted = None
+
+    def of_name(self, name: str) -> list[_Grants]:
+        """The ACLs of every pattern that covers the name."""
+        found = []
+        literal = self._literal
+        if name in literal:
+            found.append(literal[name])
+        if WILDCARD in literal and name != WILDCARD:
+            found.append(literal[WILDCARD])
+        if self._prefixed:
+            prefixes = self._sort() if self._sorted is None else self._sorted
+            # The greatest prefix up to the name begins with each prefix of the name.
+            at = bisect_right(prefixes, name) - 1
+            while at >= 0 and not name.startswith(prefixes[at]):
+                at = self._parents[at]
+            while at >= 0:
+                found.append(self._sorted_grants[at])
+                at = self._parents[at]
+        return found
+
+    def patterns_of(self, principal: Principal) -> Collection[ResourcePattern]:
+        return self._patterns_of.get(principal, ())
+
+    def _sort(self) -> list[str]:
+        self._sorted = prefixes = sorted(self._prefixed)
+        self._sorted_grants = [self._prefixed[prefix] for prefix in prefixes]
+        self._parents = []
+        for index, prefix in enumerate(prefixes):
+            parent = index - 1
+            while parent >= 0 and not prefix.startswith(prefixes[parent]):
+                parent = self._parents[parent]
+            self._parents.append(parent)
+        return prefixes
+
+
 class AclRules:
     """All ACLs of a cluster, by pattern, and what follows from them. `super_users` may do everything.
     `allow_if_none`: allow.everyone.if.no.acl.found."""
@@ -174,8 +272,9 @@ class AclRules:
         self._entries: dict[ResourcePattern, frozenset[AclEntry]] = {}
         self.loaded = False
         """Until the ACLs are known only super users may do something."""
-        self._prefix_lengths: dict[ResourceType, tuple[int, ...]] = {}
-        self._decisions: dict[tuple[Requester, AclOperation, ResourceType, str], bool] = {}
+        self._types: dict[ResourceType, _TypeIndex] = {}
+        self._decisions: dict[tuple[Requester, AclOperation, ResourceType, str | None], bool] = {}
+        """None for a name: whether there may be some resource of the type."""
 
     def __iter__(self) -> Iterator[Acl]:
         """All ACLs, in the order of their patterns."""
@@ -197,21 +296,17 @@ class AclRules:
         self._entries.pop(pattern, None)
         if found:
             self._entries[pattern] = found
-        self._changed()
+        self._types.setdefault(pattern.resource_type, _TypeIndex()).replace(pattern, found)
+        self._decisions.clear()
 
     def replace_all(self, entries: Mapping[ResourcePattern, Iterable[AclEntry]]) -> None:
         """Set all ACLs; from then on they are known."""
         self.loaded = True
         self._entries = {pattern: found for pattern, these in entries.items() if (found := frozenset(these))}
-        self._changed()
-
-    def _changed(self) -> None:
+        self._types = {}
+        for pattern, found in self._entries.items():
+            self._types.setdefault(pattern.resource_type, _TypeIndex()).replace(pattern, found)
         self._decisions.clear()
-        lengths: dict[ResourceType, set[int]] = {}
-        for pattern in self._entries:
-            if pattern.pattern_type is PatternType.PREFIXED:
-                lengths.setdefault(pattern.resource_type, set()).add(len(pattern.name))
-        self._prefix_lengths = {kind: tuple(sorted(some)) for kind, some in lengths.items()}
 
     # -- decisions
 
@@ -220,39 +315,50 @@ class AclRules:
         decided = self._decisions.get(key)
         if decided is None:
             decided = self._decide(client, operation, resource_type, name)
-            if len(self._decisions) >= DECISIONS_MAX:
-                self._decisions.clear()
-            self._decisions[key] = decided
+            self._remember(key, decided)
         return decided
+
+    def _remember(self, key: tuple[Requester, AclOperation, ResourceType, str | None], decided: bool) -> None:
+        if len(self._decisions) >= DECISIONS_MAX:
+            self._decisions.clear()
+        self._decisions[key] = decided
 
     def may_decide_for(self, client: Requester) -> bool:
         """Return False before the ACLs were read for the first time, except for super users."""
         return self.loaded or client.principal in self._super_users
 
     def _decide(self, client: Requester, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
-        if client.principal in self._super_users:
+        principal = client.principal
+        if principal in self._super_users:
             return True
         if not self.loaded:
             return False
-        entries = list(self._entries_for(resource_type, name))
-        if not entries:
+        index = self._types.get(resource_type)
+        found = () if index is None else index.of_name(name)
+        if not found:
             return self._allow_if_none
-        return not _matches(entries, client, _DENIED_BY[operation], AclPermission.DENY) and _matches(
-            entries, client, _ALLOWED_BY[operation], AclPermission.ALLOW
-        )
-
-    def _entries_for(self, resource_type: ResourceType, name: str) -> Iterator[AclEntry]:
-        entries = self._entries
-        yield from entries.get(ResourcePattern(resource_type, name), ())
-        if name != WILDCARD:
-            yield from entries.get(ResourcePattern(resource_type, WILDCARD), ())
-        for length in self._prefix_lengths.get(resource_type, ()):
-            if length > len(name):
-                break
-            yield from entries.get(ResourcePattern(resource_type, name[:length], PatternType.PREFIXED), ())
+        allowed = denied = 0
+        for grants in found:
+            for granted in (grants.of.get(principal), grants.everyone):
+                if granted is not None:
+                    allowed |= granted[0]
+                    denied |= granted[1]
+                    if granted[2] and client.host in granted[2]:
+                        on_host = granted[2][client.host]
+                        allowed |= on_host[0]
+                        denied |= on_host[1]
+        return bool(allowed & ~denied & 1 << operation)
 
     def allows_some(self, client: Requester, operation: AclOperation, resource_type: ResourceType) -> bool:
         """As Kafka's authorizeByResourceType: an ACL that allows it and that no ACL that denies it covers."""
+        key = (client, operation, resource_type, None)
+        decided = self._decisions.get(key)
+        if decided is None:
+            decided = self._decide_some(client, operation, resource_type)
+            self._remember(key, decided)
+        return decided
+
+    def _decide_some(self, client: Requester, operation: AclOperation, resource_type: ResourceType) -> bool:
         if client.principal in self._super_users:
             return True
         if not self.loaded:
@@ -260,12 +366,14 @@ class AclRules:
         operations = _DENIED_BY[operation]
         allowed: list[ResourcePattern] = []
         denied: set[ResourcePattern] = set()
-        for pattern, entries in self._entries.items():
-            if pattern.resource_type is resource_type:
-                if _matches(entries, client, operations, AclPermission.DENY):
-                    denied.add(pattern)
-                if _matches(entries, client, operations, AclPermission.ALLOW):
-                    allowed.append(pattern)
+        index = self._types.get(resource_type)
+        named = () if index is None else (*index.patterns_of(client.principal), *index.patterns_of(EVERYONE))
+        for pattern in dict.fromkeys(named):
+            entries = self._entries[pattern]
+            if _matches(entries, client, operations, AclPermission.DENY):
+                denied.add(pattern)
+            if _matches(entries, client, operations, AclPermission.ALLOW):
+                allowed.append(pattern)
         if ResourcePattern(resource_type, WILDCARD) in denied:
             return False
         return self._allow_if_none or any(not _is_covered(pattern, denied) for pattern in allowed)
