@@ -184,6 +184,7 @@ class DataPlane:
             self.fetches,
             FetchSessionCache(settings.max_incremental_fetch_session_cache_slots, clock),
             settings.fetch_max_bytes,
+            clock,
         )
         self.produce = ProduceHandler(self.access, self.partition_events, self.produces, configs.min_insync, off_loop)
         self._delete_records = DeleteRecordsHandler(
@@ -213,12 +214,13 @@ class DataPlane:
     def _roles_taken(self, partitions: Sequence[Partition]) -> None:
         """Apply new roles; replicas that led, or followed another leader, stop doing so first, so that a log never has
         two writers."""
-        self.fetchers.leave([partition for partition in partitions if partition.role is Role.LEADER])
-        self.partition_events.changed(
-            partitions
-        )  # all at first: a fetch that one of them completes reports on all of them
+        led = [partition for partition in partitions if partition.role is Role.LEADER]
+        self.fetchers.leave(led)
+        # All at first: a fetch that one of them completes reports on all of them.
+        self.partition_events.changed(partitions)
         self.partition_events.roles_changed(partitions)
         self.fetchers.follow([partition for partition in partitions if partition.role is Role.FOLLOWER])
+        self.fetch.leads(led)
 
     def _stopped(self, partitions: Sequence[Partition]) -> None:
         self.fetchers.leave(partitions)

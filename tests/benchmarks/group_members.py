@@ -93,8 +93,9 @@ class MemberConnection:
 class BenchMember:
     """Joins and takes part; the leader gives each member the same partition, as nothing is read."""
 
-    def __init__(self, group: str, number: int) -> None:
+    def __init__(self, group: str, number: int, retry_s: float = RETRY_S) -> None:
         self.group = group
+        self.retry_s = retry_s
         self.connection = MemberConnection(f"member-{number}")
         self.id = ""
         self.generation = -1
@@ -116,7 +117,7 @@ class BenchMember:
                 self.id = ""
                 continue
             if error in _AGAIN:
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self.retry_s)
                 continue
             _require(error, "JoinGroup")
             self.id, self.generation = joined.member_id, joined.generation_id

@@ -274,13 +274,14 @@ def testing(runs: int) -> dict[str, Any]:
 
 
 class Trio:
-    """Three members of a group; they heartbeat each `HEARTBEAT_S` while they wait for a rebalance."""
+    """Three members of a group; they heartbeat each `HEARTBEAT_S` while they wait for a rebalance, and ask a
+    coordinator that is not ready again after as long."""
 
     HEARTBEAT_S = 0.005
 
     def __init__(self, group: str, servers: Sequence[Address]) -> None:
         self._servers = servers
-        self._members = [BenchMember(group, number) for number in range(TRIO)]
+        self._members = [BenchMember(group, number, self.HEARTBEAT_S) for number in range(TRIO)]
         self.coordinator = -1
 
     async def connect(self, before: int = -1) -> None:

@@ -10,6 +10,7 @@ from controller.broker.records.fetch import DelayedFetch
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import NO_DIVERGENCE, READ_COMMITTED, EpochEndOffset
 from controller.storage import LogSettings, PartitionLog
+from tests.broker.harness import Deferred
 from tests.broker.leading import Holder, fetched, offsets
 from tests.storage.batches import batch
 
@@ -308,3 +309,49 @@ def test_a_consumer_that_reads_to_the_logs_end_would_be_noticed(monkeypatch: pyt
     monkeypatch.setattr(PartitionLog, "read", without_limit)
     with pytest.raises(AssertionError):
         test_a_consumer_reads_up_to_the_high_watermark(0)
+
+
+# A partition that a follower is to fetch soon
+
+
+def leader_of_another_soon() -> tuple[Holder, Deferred, Deferred]:
+    """It leads partition 0, for whose records a follower waits and a consumer; then it begins to lead partition 1."""
+    broker = Holder()
+    broker.begin_leading()
+    broker.later(5_000)
+    follower, consumer = broker.fetch(0, replica=2, epoch=4, wait_ms=500), broker.fetch(0, wait_ms=500)
+    assert not follower.answered
+    broker.partitions = 2
+    broker.begin_leading()
+    return broker, follower, consumer
+
+
+def test_a_follower_that_waits_is_answered_when_the_broker_begins_to_lead_another_partition() -> None:
+    _, follower, consumer = leader_of_another_soon()
+    assert follower.answered
+    assert fetched(follower).records == b""
+    assert not consumer.answered, "it reads what it has named"
+
+
+def test_a_follower_waits_no_longer_than_the_leadership_has_lasted() -> None:
+    broker, _, _ = leader_of_another_soon()
+    waits: list[int] = []
+    while sum(waits) < 1_200:
+        began_ms = broker.clock.now_ms()
+        fetch = broker.fetch(0, replica=2, epoch=4, wait_ms=500)
+        while not fetch.answered:
+            broker.later(1)
+        waits.append(round(broker.clock.now_ms() - began_ms))
+    assert waits == [4, 4, 8, 16, 32, 64, 128, 256, 500, 500]
+
+
+def test_a_follower_waits_on_when_nothing_is_led_that_was_not_before() -> None:
+    broker = Holder()
+    broker.begin_leading()
+    broker.later(5_000)
+    fetch = broker.fetch(0, replica=2, epoch=4, wait_ms=500)
+    broker.begin_leading()  # the same leader epoch again
+    broker.later(499)
+    assert not fetch.answered
+    broker.later(1)
+    assert fetch.answered

@@ -341,13 +341,59 @@ class _Watched:
         return offset < log.segment_offsets[-1]
 
 
+FIRST_WAIT_MS = 4
+"""How long a follower's fetch waits at most right after this broker began to lead a partition of it."""
+
+
+class NewLeaderships:
+    """When this broker last began to lead a partition, for each follower of such partitions.
+
+    A follower asks for a partition that it begins to follow in its next fetch, not before the one that waits is
+    answered (Kafka's too), and requests with acks=all wait for that. So its fetches that wait are answered at once. It
+    may be the last to learn of the leader epoch: until then its fetches wait no longer than the leadership has lasted
+    already, so that it asks within twice the time that it needed to learn, and there are few more fetches than usual.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since_ms: dict[int, float] = {}
+
+    def begin(self, partitions: Sequence[Partition]) -> list[int]:
+        """Record that this broker has begun to lead these. Return their followers."""
+        now_ms = self._clock.now_ms()
+        followers = sorted({one for each in partitions if each.leading is not None for one in each.leading.followers})
+        self._since_ms.update(dict.fromkeys(followers, now_ms))
+        return followers
+
+    def since_ms(self, follower: int) -> float | None:
+        """None: not lately, or never."""
+        return self._since_ms.get(follower)
+
+    def wait_ms(self, follower: int, wanted_ms: int) -> int:
+        """Return how long its fetch may wait."""
+        since_ms = self._since_ms.get(follower)
+        if since_ms is None:
+            return wanted_ms
+        lasted_ms = self._clock.now_ms() - since_ms
+        if lasted_ms >= wanted_ms:
+            del self._since_ms[follower]
+            return wanted_ms
+        return min(wanted_ms, max(FIRST_WAIT_MS, int(lasted_ms)))
+
+
+def _follower_key(replica: int) -> tuple[str, int]:
+    """Under which all fetches of a follower wait: no topic has that name, and no session has a number below 0."""
+    return "", -1 - replica
+
+
 class DelayedFetch(DelayedOperation):
     """A fetch that waits for records. `readings` are the first results for `partitions`, none of which completes it.
+    `leaderships`: those that end the wait of the follower that asks.
 
     While the client is at the end of all partitions, as followers of idle ones are, no state is kept per partition: it
     is rebuilt from the context."""
 
-    __slots__ = ("_answer", "_ask", "_context", "_reader", "_watched")
+    __slots__ = ("_answer", "_ask", "_context", "_leaderships", "_reader", "_since_ms", "_watched")
 
     def __init__(
         self,
@@ -358,8 +404,11 @@ class DelayedFetch(DelayedOperation):
         partitions: Sequence[tuple[str, FetchPartition]],
         readings: Sequence[LogReadResult],
         answer: Callable[[FetchResponse], None],
+        leaderships: NewLeaderships | None = None,
     ) -> None:
         super().__init__(timeout_ms)
+        self._leaderships = leaderships
+        self._since_ms = None if leaderships is None else leaderships.since_ms(ask.replica_id)
         self._reader = reader
         self._ask = ask
         self._context = context
@@ -377,11 +426,14 @@ class DelayedFetch(DelayedOperation):
         for watched in all_watched:  # all of them: each sees by this how far its partition has come
             ended |= watched.check()
             size_bytes += watched.size_bytes
-        if ended or size_bytes >= self._ask.min_bytes:
+        if ended or size_bytes >= self._ask.min_bytes or self._leads_more():
             return self.force_complete()
         if all(watched.is_at_end for watched in all_watched):
             self._watched = None
         return False
+
+    def _leads_more(self) -> bool:
+        return self._leaderships is not None and self._leaderships.since_ms(self._ask.replica_id) != self._since_ms
 
     def _all_watched(self) -> list[_Watched]:
         """As they were when they were let go."""
@@ -423,7 +475,9 @@ class FetchHandler:
         waiting: Purgatory[tuple[str, int], DelayedFetch],
         sessions: FetchSessionCache,
         max_bytes: int,
+        clock: Clock,
     ) -> None:
+        self._leaderships = NewLeaderships(clock)
         self._reading = reading
         self._waiting = waiting
         self._sessions = sessions
@@ -433,6 +487,11 @@ class FetchHandler:
         partition_events.of_high_watermarks.append(self._partition_changed)
         partition_events.of_appends.append(self._partition_changed)
         partition_events.of_others.append(self._changed)
+
+    def leads(self, partitions: Sequence[Partition]) -> None:
+        """This broker has begun to lead these, in a new leader epoch: their followers are to fetch them soon."""
+        for follower in self._leaderships.begin(partitions):
+            self._waiting.check_and_complete(_follower_key(follower))
 
     def handle(
         self,
@@ -495,8 +554,12 @@ class FetchHandler:
         if session is not self._latest:
             session.found(readings)
             self._latest = session if isinstance(session, FullFetch) and len(readings) == 1 else None
-        operation = DelayedFetch(max_wait_ms, self._reading, ask, session, partitions, readings, answer)
-        self._waiting.try_complete_else_watch(operation, session.keys())
+        keys, leaderships = session.keys(), None
+        if ask.from_follower:
+            keys, leaderships = (*keys, _follower_key(ask.replica_id)), self._leaderships
+            max_wait_ms = leaderships.wait_ms(ask.replica_id, max_wait_ms)
+        operation = DelayedFetch(max_wait_ms, self._reading, ask, session, partitions, readings, answer, leaderships)
+        self._waiting.try_complete_else_watch(operation, keys)
 
     def _ask(self, request: FetchRequest, version: int, most_bytes: int | None) -> FetchParams:
         from_follower = request.replica_id >= 0
