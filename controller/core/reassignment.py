@@ -372,10 +372,22 @@ async def begin(
     written = await persist(term, changed, withdrawn) if changed or withdrawn else frozenset[Partition]()
     for key, one in changed.items():
         table.set_assignment(_row(term, key), one if key in written else before[key])
+    _make_added_new(term, np.array([_row(term, key) for key in changed], dtype=np.int64))
     await _lead_those_left(term, [row for row in left if table.topic_and_partition(row) in written])
     begun = [key for key in wanted if key not in changed or key in written]
     await go_on(term, [_row(term, key) for key in begun])
     return frozenset(begun)
+
+
+def _make_added_new(term: Term, rows: Rows) -> None:
+    """Move replicas that have just come into an assignment to New, before anything is written or sent.
+
+    Otherwise a replica could be sent LeaderAndIsr by an election, and join the ISR, before it has a state. Below
+    inter-broker protocol 2.7 its leader writes that itself, and the next read of the state completes the reassignment.
+    """
+    adding = _is_adding(term, rows)
+    without = adding & (term.context.partitions.replica_state[rows] == ReplicaState.NonExistent)
+    state_changes.make_replicas_new(term, Replicas.where(rows, without))
 
 
 def _row(term: Term, partition: Partition) -> int:
@@ -469,10 +481,9 @@ async def _spread(term: Term, rows: Rows) -> None:
     batch.leader_and_isr(Replicas.where(rows, known & ~adding & (table.assignment[rows] != NO_BROKER)))
     batch.leader_and_isr(Replicas.where(rows, known & adding), is_new=True)
     batch.send()
-    begin = Replicas.where(rows, adding & (table.replica_state[rows] == ReplicaState.NonExistent))
-    state_changes.make_replicas_new(term, begin)
+    new = adding & (table.replica_state[rows] == ReplicaState.New)
     batch = RequestBatch(term)
-    batch.leader_and_isr(state_changes.pick_replicas(begin, table.zk_version[begin.rows] != NO_STATE), is_new=True)
+    batch.leader_and_isr(Replicas.where(rows, known & new), is_new=True)
     batch.send()
 
 

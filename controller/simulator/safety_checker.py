@@ -33,6 +33,7 @@ from controller.trace import (
     ControllerResigned,
     EphemeralSeen,
     Noted,
+    PartitionMoved,
     PartitionStateWritten,
     ReplicaRoleApplied,
     RequestSent,
@@ -52,6 +53,7 @@ from controller.zookeeper.codecs import (
 from controller.zookeeper.codecs_columns import sound_partition_state, state_fault
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 from controller.zookeeper.operations import Check, Create, DamagedZnode, Delete, SetData, Write
+from statemachines.replica import ReplicaState
 
 INVARIANT = "moves-by-choice"
 ELECTIONS = frozenset({"initial", "offline", "controlled shutdown", "reassigned", "preferred"})
@@ -211,6 +213,42 @@ def _led_by(zookeeper: InMemoryZooKeeper, node: int) -> list[str]:
     return found
 
 
+class AssignedReplicas:
+    """Every replica that a written state's assignment names has a state in the replica machine of the term that wrote.
+
+    What a partition's first write of a term names is taken for granted: a new term begins with the replicas that it
+    reads, and records no moves of them.
+    """
+
+    def __init__(self, violated: Violated) -> None:
+        self._violated = violated
+        self._term: tuple[int, int] | None = None
+        self._known: dict[tuple[str, int], set[int]] = {}  # asked whether it has a replica, never walked
+
+    def elected(self, node: int, event: ControllerElected) -> None:
+        self._term = (node, event.controller_epoch)
+        self._known.clear()
+
+    def moved(self, node: int, event: PartitionMoved) -> None:
+        known = self._known.get((event.topic, event.partition))
+        if known is None or (node, event.controller_epoch) != self._term:
+            return
+        if event.target == ReplicaState.NonExistent.name:
+            known.discard(event.replica)
+        else:
+            known.add(event.replica)
+
+    def written(self, node: int, event: PartitionStateWritten) -> None:
+        if (node, event.controller_epoch) != self._term:
+            return
+        known = self._known.setdefault((event.topic, event.partition), set(event.assignment))
+        for broker in event.assignment:
+            if broker not in known:
+                where = f"{event.topic}-{event.partition} ({event.why})"
+                detail = f"{where}: assignment {list(event.assignment)}, and the replica on broker {broker} has no state"
+                self._violated("replicas-have-states", [node], detail)
+
+
 class DataLossModel:
     """The state of the model; partitions are named by the paths of their state znodes.
 
@@ -300,6 +338,7 @@ class SafetyChecker(Recorder):
         self.data_loss = DataLossModel()
         self.subscribers: list[Callable[[TraceRecord], None]] = []
         self._by_choice = ByChoice(self.violated)
+        self._assigned = AssignedReplicas(self.violated)
         self._term_ends = TermEnds(self.violated)
         self._soundness = StateSoundness(self.violated)
         self.checkers: tuple[Checker, ...] = (
@@ -491,6 +530,7 @@ class SafetyChecker(Recorder):
         self._nodes[event.session] = node
 
     def _elected(self, at_ms: float, node: int, event: ControllerElected) -> None:
+        self._assigned.elected(node, event)
         if event.session != self._winner and event.controller_epoch == self._epoch:
             self.violated("one-writer-an-epoch", [node], f"takes epoch {self._epoch} for its own, which it did not win")
 
@@ -525,6 +565,10 @@ class SafetyChecker(Recorder):
 
     def _written(self, at_ms: float, node: int, event: PartitionStateWritten) -> None:
         self._by_choice.state_written(node, event)
+        self._assigned.written(node, event)
+
+    def _moved(self, at_ms: float, node: int, event: PartitionMoved) -> None:
+        self._assigned.moved(node, event)
 
     def _sent(self, at_ms: float, node: int, event: RequestSent) -> None:
         """(1) Nothing is sent in a term whose session had to be given up for lost."""
@@ -592,6 +636,7 @@ _CHECKS: dict[type, Callable[..., None]] = {
     EphemeralSeen: SafetyChecker._ephemeral,
     Noted: SafetyChecker._noted,
     BrokerRegistered: SafetyChecker._registered,
+    PartitionMoved: SafetyChecker._moved,
     PartitionStateWritten: SafetyChecker._written,
     RequestSent: SafetyChecker._sent,
     ReplicaRoleApplied: SafetyChecker._role,

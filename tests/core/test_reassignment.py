@@ -17,7 +17,7 @@ from controller.core.reassignment import new_epoch
 from controller.core.state_changes import take_in_all
 from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
-from controller.trace import PartitionMoved, PartitionStateWritten, TraceEvent
+from controller.trace import PartitionMoved, PartitionStateWritten, RequestSent, TraceEvent
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
     PartitionStateZnode,
@@ -544,6 +544,33 @@ def test_older_leaders_write_states_themselves_and_the_znode_says_so() -> None:
     assert assignment(cluster, 0) == Assignment((3, 4))
     assert led(cluster)["t-0"] == (3, (3, 4))
     assert state not in host.client.watched()
+    cluster.check()
+
+
+def test_a_target_that_an_older_leader_lets_in_at_once_has_a_state() -> None:
+    """The leader is among the replicas that another target does not need. The next leader is sent the new replicas with
+    its election, and writes the ISR before the controller reads the state."""
+    cluster, host = two_of_three(ControllerSettings(inter_broker_protocol="2.6"))
+    ask(cluster, host, {0: (4, 1)})
+    path = paths.partition_state("t", 0)
+    cluster.put(path, encode_partition_state(PartitionStateZnode(4, 3, (4, 2, 3), 1)))
+    cluster.settle()
+    emit, done = host.trace.emit, list[object]()
+
+    def let_in(event: TraceEvent) -> None:
+        emit(event)
+        if isinstance(event, RequestSent) and (event.api, event.to_broker) == ("LeaderAndIsr", 1) and not done:
+            leader, epoch, isr, _ = cluster.states()["t-0"]
+            done.append(event)
+            state = PartitionStateZnode(leader, epoch, (*isr, 1), 1)
+            cluster._admin.multi([SetData(path, encode_partition_state(state), ANY_VERSION)])
+
+    host.trace.emit = let_in  # type: ignore[method-assign]
+    ask(cluster, host, {0: (3, 1)})
+    assert done
+    cluster.settle()
+    assert host.notes("error") == []
+    assert (assignment(cluster, 0), led(cluster)["t-0"]) == (Assignment((3, 1)), (3, (3, 1)))
     cluster.check()
 
 
