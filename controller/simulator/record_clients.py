@@ -33,7 +33,8 @@ SETTLE_MS = 5_000.0
 """How long an end may stay before what was acknowledged: the high watermark follows when the followers have it."""
 
 PATIENCE_MS = 20_000.0
-"""How long a partition may give nothing before it counts as not readable."""
+"""How long a partition may give nothing before it counts as not readable, and offsets of transactions be not stable."""
+OFFSETS_UNSTABLE = "the group's offsets in transactions did not become stable"
 
 _LOOK_MS = 50.0
 COMMITTED_READER, ALL_READER = 900, 901
@@ -152,6 +153,7 @@ class SimulatedRecordClients:
         self._transforms: TransformSetup | None = None
         self.writers: dict[int, SimulatedWriter] = {}
         self._committed_offsets: list[int] | None = None
+        self._offsets_unstable = False
         self._unended: list[str] = []
         if workload.transactions is not None:
             self._begin_transactions(connect, streams, workload.transactions, places)
@@ -257,7 +259,8 @@ class SimulatedRecordClients:
         known = {node: address for node, address in self._brokers.items() if among is None or node in among}
         for number in sorted(set(self.members) - set(self._live)):
             await ended_transactions(f"transformer-{number}", self._transforms, routes, self._connect, known)
-        self._committed_offsets = await committed_offsets(routes, self._plain, self._connect, known)
+        offsets = await committed_offsets(routes, self._plain, self._connect, known, PATIENCE_MS)
+        self._committed_offsets, self._offsets_unstable = offsets, offsets is None
 
     def _group_is_settled(self, ends: Sequence[int]) -> bool:
         return group_at_rest(self._group, self._live, ends, self._plain)
@@ -292,6 +295,7 @@ class SimulatedRecordClients:
         of_members = [] if self._transforms is None else self._transforms.producers
         found = [one.failure for one in of_members if one.failure is not None]
         found += [f"{one}: its transaction did not end" for one in self._unended]
+        found += [OFFSETS_UNSTABLE] if self._offsets_unstable else []
         return [*found, *(failure for writer in self.writers.values() for failure in writer.failures)]
 
     def stages(self, client: int) -> Stages | None:

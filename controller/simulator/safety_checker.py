@@ -245,7 +245,9 @@ class AssignedReplicas:
         for broker in event.assignment:
             if broker not in known:
                 where = f"{event.topic}-{event.partition} ({event.why})"
-                detail = f"{where}: assignment {list(event.assignment)}, and the replica on broker {broker} has no state"
+                detail = (
+                    f"{where}: assignment {list(event.assignment)}, and the replica on broker {broker} has no state"
+                )
                 self._violated("replicas-have-states", [node], detail)
 
 

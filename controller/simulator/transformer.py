@@ -119,15 +119,21 @@ async def committed_offsets(
     partitions: Sequence[PartitionName],
     connect: Callable[[Address], Pipeline],
     brokers: Mapping[int, Address],
-) -> list[int]:
-    """The group's offset of each of the history's partitions (-1: none), of which the group reads `partitions`."""
+    deadline_ms: float,
+) -> list[int] | None:
+    """The group's offset of each of the history's partitions (-1: none), of which the group reads `partitions`.
+
+    None if some of them are not stable within `deadline_ms`: a partition of the offsets topic that has lost the marker
+    of a transaction keeps its offsets open, and the coordinator, whose log has the transaction's end, writes no other.
+    """
     link = CoordinatorLink(GROUP, COORDINATOR_OF_GROUP, routes, connect, brokers)
     topics = [
         OffsetFetchTopic(name, tuple(number for topic, number in partitions if topic == name))
         for name in dict.fromkeys(topic for topic, _ in partitions)
     ]
     request = OffsetFetchRequest(GROUP, tuple(topics), True)
-    while True:
+    give_up_ms = routes.clock.now_ms() + deadline_ms
+    while routes.clock.now_ms() < give_up_ms:
         answer = await link.ask_until_answered(ApiKey.OFFSET_FETCH, _FETCH_OFFSETS, request, REQUEST_TIMEOUT_MS)
         assert isinstance(answer, OffsetFetchResponse)
         found = {
@@ -141,3 +147,4 @@ async def committed_offsets(
         if answer.error_code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
             link.forget()
         await routes.clock.sleep(BACKOFF_MS)
+    return None

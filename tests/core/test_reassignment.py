@@ -551,9 +551,9 @@ def test_a_target_that_an_older_leader_lets_in_at_once_has_a_state() -> None:
     """The leader is among the replicas that another target does not need. The next leader is sent the new replicas with
     its election, and writes the ISR before the controller reads the state."""
     cluster, host = two_of_three(ControllerSettings(inter_broker_protocol="2.6"))
-    ask(cluster, host, {0: (4, 1)})
+    ask(cluster, host, {0: (4, 2)})
     path = paths.partition_state("t", 0)
-    cluster.put(path, encode_partition_state(PartitionStateZnode(4, 3, (4, 2, 3), 1)))
+    cluster.put(path, encode_partition_state(PartitionStateZnode(4, 3, (4, 3), 1)))
     cluster.settle()
     emit, done = host.trace.emit, list[object]()
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from controller.scenarios.faults import CreateTopic, Cut, ElectLeaders, Kill, PauseController, Reassign
 from controller.scenarios.language import ClusterSpec, Happening, Plan
 from controller.simulator.faults import paused
-from controller.simulator.safety_checker import ALL_MOVED, GIVEN_BACK, ByChoice
+from controller.simulator.safety_checker import ALL_MOVED, GIVEN_BACK, AssignedReplicas, ByChoice
 from controller.simulator.swarm import PlanWorld, run_plan
-from controller.trace import Noted, PartitionStateWritten
+from controller.trace import ControllerElected, Noted, PartitionMoved, PartitionStateWritten
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import TopicAssignment, encode_topic_assignment
 from controller.zookeeper.operations import ANY_VERSION, Check, Delete, SetData
@@ -37,6 +38,28 @@ def topic(*, moving: bool) -> SetData:
 
 def given_back(epoch: int, why: str = "preferred") -> PartitionStateWritten:
     return PartitionStateWritten(epoch, "t", 0, why, 1, 1, (1, 2), 1, (1, 2), (1, 2), (1, 2), unclean=False)
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([], ["t-0 (reassignment): assignment [1, 3], and the replica on broker 3 has no state"]),
+        (["New"], []),
+        (["New", "Offline", "DeletionStarted", "DeletionSuccessful", "NonExistent", "New"], []),
+        (["New", "NonExistent"], ["t-0 (reassignment): assignment [1, 3], and the replica on broker 3 has no state"]),
+    ],
+)
+def test_each_assigned_replica_has_a_state(steps: Sequence[str], expected: Sequence[str]) -> None:
+    found: list[str] = []
+    checker = AssignedReplicas(lambda invariant, nodes, detail: found.append(detail))
+    checker.elected(1, ControllerElected(4, 1, 0xA))
+    written = PartitionStateWritten(4, "t", 0, "offline", 1, 1, (1,), 1, (1, 2), (1, 2), (1, 2), unclean=False)
+    checker.written(1, written)  # the first of the term: 1 and 2 are known from then on
+    checker.moved(2, PartitionMoved(3, "t", 0, 3, "NonExistent", "New"))  # of an earlier term
+    for step in steps:
+        checker.moved(1, PartitionMoved(4, "t", 0, 3, "", step))
+    checker.written(1, replace(written, why="reassignment", assignment=(1, 3)))
+    assert found == expected
 
 
 @pytest.mark.parametrize(("isr", "expected"), [((1,), False), ((1, 2), True), ((1, 1, 2), False)])

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
+import numpy as np
+import pytest
+
+from controller.clock import Future, VirtualClock, spawn
+from controller.protocol import ApiKey, ErrorCode
+from controller.protocol.client import FindCoordinatorResponse
+from controller.protocol.codec import encode_response_body
+from controller.protocol.groups import OffsetFetchPartitionResult, OffsetFetchResponse, OffsetFetchTopicResult
 from controller.scenarios.files import parse_scenario
 from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, INDETERMINATE, Reached
 from controller.simulator.run import SimulationResult, simulate
+from controller.simulator.transformer import committed_offsets
 
 HEAD = """
 name = "records"
@@ -78,3 +87,38 @@ def test_with_acks_of_0_nothing_is_promised_and_all_is_read() -> None:
     assert held(result)["lost-write"] is None
     assert held(result)["records-as-sent"] is True
     assert np.count_nonzero(history.reads.reader == -1) == len(history.sends)
+
+
+class OneCoordinator:
+    """Routes and connections to one broker, which coordinates the group and answers every OffsetFetch alike."""
+
+    broken = None
+    partitions = (("t", 0),)
+
+    def __init__(self, error: ErrorCode) -> None:
+        self.clock = VirtualClock()
+        answer = OffsetFetchPartitionResult(0, 7 if error is ErrorCode.NONE else -1, "", int(error))
+        self._answer = OffsetFetchResponse((OffsetFetchTopicResult("t", (answer,)),))
+
+    def anybody(self) -> int:
+        return 1
+
+    async def _answered(self, value: Any) -> Any:
+        await self.clock.sleep(1.0)
+        return value
+
+    def ask(self, *asked: Any) -> Future[Any]:
+        if asked[0] == 1:
+            return spawn(self._answered(FindCoordinatorResponse(0, node_id=1)))
+        return spawn(self._answered(encode_response_body(ApiKey.OFFSET_FETCH, asked[1], self._answer)))
+
+
+@pytest.mark.parametrize(("error", "expected"), [(ErrorCode.NONE, [7]), (ErrorCode.UNSTABLE_OFFSET_COMMIT, None)])
+def test_offsets_whose_marker_is_lost_are_not_waited_for_without_end(
+    error: ErrorCode, expected: list[int] | None
+) -> None:
+    one: Any = OneCoordinator(error)
+    found = spawn(committed_offsets(one, one.partitions, lambda _: one, {1: ("b1", 1)}, 2_000.0))
+    one.clock.advance_to(2_500.0)
+    assert found.done
+    assert found.result() == expected
