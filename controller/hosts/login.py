@@ -1,4 +1,4 @@
-"""How a broker logs in to another's SASL listener: the client's half of PLAIN and SCRAM on a new connection.
+"""How a broker logs in to another's SASL listener: the client's half of PLAIN, SCRAM and OAUTHBEARER.
 
 `log_in` does it on a socket that blocks, for who starts a cluster and asks its brokers.
 """
@@ -7,9 +7,19 @@ from __future__ import annotations
 
 import secrets
 import socket
+import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeAlias
 
+from controller.broker.security.oauth import (
+    DUMMY,
+    OAUTHBEARER,
+    TOKEN_MAX,
+    OAuthSettings,
+    first_message,
+    unsecured_token,
+)
 from controller.broker.security.sasl_settings import PLAIN, SaslSettings
 from controller.broker.security.scram import ScramClient, ScramFailed
 from controller.protocol.codec import (
@@ -43,12 +53,13 @@ class LoginFailed(ProtocolError):
 
 
 class Login:
-    """`settings` of the listener: the mechanism between brokers, user and password."""
+    """`settings` of the listener: the mechanism between brokers, user and password, or where its token is."""
 
     def __init__(self, settings: SaslSettings) -> None:
-        assert settings.own is not None
         self._mechanism = settings.own_mechanism
-        self._user, self._password = settings.own
+        self._oauth = settings.oauth
+        assert settings.own is not None or self._mechanism == OAUTHBEARER
+        self._user, self._password = settings.own or ("the token's principal", "")
 
     async def on(self, ask: Ask) -> float | None:
         """Log in, on a new connection or again on one that is. Return the milliseconds after which to do so again,
@@ -74,6 +85,12 @@ class Login:
         assert isinstance(answer, SaslHandshakeResponse)
         if answer.error_code != ErrorCode.NONE:
             raise LoginFailed(f"{self._mechanism} is not enabled there, but {', '.join(answer.mechanisms)}")
+        if self._mechanism == OAUTHBEARER:
+            assert self._oauth is not None
+            if await sent(first_message(read_token(self._oauth))):
+                await sent(DUMMY)
+                raise LoginFailed("OAUTHBEARER: the token was refused")
+            return AGAIN_AFTER * lifetime_ms or None
         if self._mechanism == PLAIN:
             await sent(f"\0{self._user}\0{self._password}".encode())
             return AGAIN_AFTER * lifetime_ms or None
@@ -83,6 +100,19 @@ class Login:
         except ScramFailed as error:
             raise LoginFailed(f"{self._mechanism} as {self._user}: {error}") from error
         return AGAIN_AFTER * lifetime_ms or None
+
+
+def read_token(settings: OAuthSettings) -> str:
+    """Return this broker's token, read from its file each time, so that another program may renew it; or a new
+    unsecured one. Raises LoginFailed."""
+    if not settings.token_file:
+        now_s = int(time.time())
+        return unsecured_token({**settings.own_claims, "iat": now_s, "exp": now_s + settings.own_lifetime_s})
+    try:
+        with Path(settings.token_file).open("rb") as file:
+            return file.read(TOKEN_MAX + 1).decode("ascii").strip()
+    except (OSError, ValueError) as error:
+        raise LoginFailed(f"OAUTHBEARER: {settings.token_file}: expected a token: {error}") from error
 
 
 def log_in(connection: socket.socket, login: Login) -> None:

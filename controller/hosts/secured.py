@@ -252,7 +252,7 @@ class ClusterSecurity:
         """Take a new connection to a broker through TLS and SASL. Raises OSError, ProtocolError."""
         encrypted = self._context.wrap_socket(connection, server_hostname=host)
         own = (user, self.passwords[user])
-        log_in(encrypted, Login(SaslSettings((self.mechanism,), {}, self.mechanism, own, 0)))
+        log_in(encrypted, Login(SaslSettings((self.mechanism,), {}, self.mechanism, own, {})))
         return encrypted
 
     def remove(self) -> None:

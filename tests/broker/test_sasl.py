@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from controller.protocol.security import SaslAuthenticateRequest, SaslHandshakeR
 PASSWORD = "pencil"
 
 
+@cache
 def stored(mechanism: str) -> ScramCredential:
     return credential_of(mechanism, salted(mechanism, PASSWORD, b"salt", 4_096), b"salt", 4_096)
 
@@ -51,7 +53,7 @@ class Connection:
             lambda: "server-nonce",
             self.clock,
             lambda _level, text: self.notes.append(text),
-            max_session_ms,
+            dict.fromkeys(("PLAIN", *MECHANISMS), max_session_ms),
         )
         self.session = SaslSession(listener, Requester("SASL", "10.0.0.9"), self._pass_on)
 

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from controller.broker.request_context import Respond, Steps, on_broker_thread
+from controller.broker.security.oauth import INVALID_TOKEN, OAUTHBEARER, CheckToken, TokenRefused, parse_first_message
 from controller.broker.security.principal import USER, Principal, Requester
 from controller.broker.security.sasl_settings import PLAIN
 from controller.broker.security.scram import MECHANISMS, ScramCredential, ScramFailed, ScramServer
@@ -34,7 +35,8 @@ SASL_APIS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 _HEADS = {key.to_bytes(2, "big"): key for key in (*SASL_APIS, ApiKey.API_VERSIONS)}
 FIRST_BYTES_MAX = 524_288
 """Of a frame before authentication: sasl.server.max.receive.size."""
-FAILED = "Authentication failed: Invalid username or password"
+TOKEN_FAILED = "Authentication failed"
+FAILED = f"{TOKEN_FAILED}: Invalid username or password"
 
 PassOn: TypeAlias = Callable[[bytes, Respond, Requester], Steps | None]
 ReadCredential: TypeAlias = Callable[[str, str], Future[ScramCredential | None]]
@@ -43,8 +45,8 @@ ReadCredential: TypeAlias = Callable[[str, str], Future[ScramCredential | None]]
 
 class SaslListener(msgspec.Struct):
     """What all connections of one listener share. `users`: the passwords of PLAIN. `max_session_ms`:
-    connections.max.reauth.ms, 0 for sessions without an end. `authenticated`, `authenticated_again` and `failed` count
-    what came of all attempts."""
+    connections.max.reauth.ms by mechanism, 0 for sessions without an end. `check_token`: of OAUTHBEARER.
+    `authenticated`, `authenticated_again` and `failed` count what came of all attempts."""
 
     mechanisms: tuple[str, ...]
     users: Mapping[str, str]
@@ -52,7 +54,8 @@ class SaslListener(msgspec.Struct):
     new_nonce: Callable[[], str]
     clock: Clock
     note: Callable[[str, str], None]
-    max_session_ms: int = 0
+    max_session_ms: Mapping[str, int] = {}
+    check_token: CheckToken | None = None
     authenticated: int = 0
     authenticated_again: int = 0
     failed: int = 0
@@ -69,7 +72,9 @@ class SaslSession:
         self._mechanism: str | None = None
         self._scram: ScramServer | None = None
         self._raw = False
+        self._refused_token: str | None = None
         self._ends_ms: float | None = None
+        self._session_ms = 0
 
     def receive(self, frame: bytes, respond: Respond, _client: object = None) -> Steps | None:
         """As a broker's: the client is the one that this session has authenticated."""
@@ -80,7 +85,10 @@ class SaslSession:
             self._message(frame, lambda answer: respond([answer]), lambda _error: respond(None))
             return None
         key = _HEADS.get(frame[:2])
-        if key in SASL_APIS:
+        if self._refused_token is not None and key is not ApiKey.SASL_AUTHENTICATE:
+            self._failed = True  # a client that takes the error for success; it is in the log
+            respond(None)
+        elif key in SASL_APIS:
             self._asked(frame, respond)
         elif key is ApiKey.API_VERSIONS or self._may_ask():
             return self._pass_on(frame, respond, self._client)
@@ -95,10 +103,13 @@ class SaslSession:
     def _fail(self, why: str, respond: Respond) -> None:
         """One line of the log; the answer, if any, was given before."""
         self._failed = True
+        self._count_failure(why)
+        respond(None)
+
+    def _count_failure(self, why: str) -> None:
         self._listener.failed += 1
         who = f"{self._client.host} on listener {self._client.listener}"
         self._listener.note("warning", f"authentication of {who} failed: {why}")
-        respond(None)
 
     def _asked(self, frame: bytes, respond: Respond) -> None:
         try:
@@ -133,7 +144,7 @@ class SaslSession:
             return
 
         def answered(answer: bytes) -> None:
-            lifetime = self._listener.max_session_ms if self._mechanism is None else 0
+            lifetime = self._session_ms if self._mechanism is None else 0
             _send(request, SaslAuthenticateResponse(ErrorCode.NONE, None, answer, lifetime), respond)
 
         def refused(error: str) -> None:
@@ -148,6 +159,8 @@ class SaslSession:
             if self._mechanism == PLAIN:
                 self._done(self._plain(message))
                 answered(b"")
+            elif self._mechanism == OAUTHBEARER:
+                self._token(message, answered, refused)
             elif self._scram is None:
                 self._begin_scram(message, answered, refused)
             else:
@@ -158,9 +171,9 @@ class SaslSession:
             self._refuse(str(error), refused)
 
     def _refuse(self, why: str, refused: Callable[[str], None]) -> None:
-        """The client does not learn what was wrong."""
+        """The client does not learn what was wrong, besides with a token."""
         who = f"{self._mechanism} of {self._scram.user[:100]!r}" if self._scram is not None else str(self._mechanism)
-        refused(FAILED)
+        refused(f"{TOKEN_FAILED}: {why}" if self._mechanism == OAUTHBEARER else FAILED)
         self._fail(f"{who}: {why}", lambda _parts: None)
 
     def _plain(self, message: bytes) -> str:
@@ -176,6 +189,31 @@ class SaslSession:
         if authzid not in ("", user):
             raise ScramFailed("an authorization id that is not the user")
         return user
+
+    def _token(self, message: bytes, answered: Callable[[bytes], None], refused: Callable[[str], None]) -> None:
+        """A token that is refused is answered as RFC 7628 has it: by an error, which the client acknowledges, and by
+        the failure of the exchange then."""
+        if self._refused_token is not None:
+            refused(self._refused_token)
+            self._failed = True
+            return
+        assert self._listener.check_token is not None, "checked with the settings"
+        try:
+            text, authzid = parse_first_message(message)
+        except TokenRefused as error:
+            self._refuse(str(error), refused)
+            return
+        try:
+            token = self._listener.check_token(text)
+        except TokenRefused as error:
+            self._refused_token = f"{TOKEN_FAILED}: {error.says}"
+            self._count_failure(f"{OAUTHBEARER}: {error}")
+            answered(INVALID_TOKEN)
+            return
+        if authzid not in ("", token.principal.name):
+            raise ScramFailed(f"authorization id {authzid[:100]!r} for a token of {token.principal}")
+        self._done(token.principal.name, token.left_ms)
+        answered(b"")
 
     def _begin_scram(self, message: bytes, answered: Callable[[bytes], None], refused: Callable[[str], None]) -> None:
         mechanism = self._mechanism
@@ -199,7 +237,8 @@ class SaslSession:
 
         on_broker_thread(reading, self._listener.clock, read)
 
-    def _done(self, user: str) -> None:
+    def _done(self, user: str, credential_ms: int | None = None) -> None:
+        """`credential_ms`: the credential expires then."""
         principal = Principal(USER, user)
         if self._authenticated and principal != self._client.principal:
             raise ScramFailed(f"{principal} in place of {self._client.principal}")
@@ -208,9 +247,10 @@ class SaslSession:
         else:
             self._listener.authenticated += 1
         self._client = replace(self._client, principal=principal)
+        session_ms = self._listener.max_session_ms.get(self._mechanism or "", 0)
+        self._session_ms = session_ms if credential_ms is None else min(session_ms, credential_ms)
+        self._ends_ms = self._listener.clock.now_ms() + self._session_ms if session_ms else None
         self._authenticated, self._mechanism, self._scram, self._raw = True, None, None, False
-        session_ms = self._listener.max_session_ms
-        self._ends_ms = self._listener.clock.now_ms() + session_ms if session_ms else None
 
 
 def _send(request: Request, value: ResponseValue, respond: Respond) -> None:
