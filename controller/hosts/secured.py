@@ -6,7 +6,8 @@
     made.client("127.0.0.1:9092").confluent
 
 Every listener is SASL_SSL, those between brokers too. Passwords are random and made anew for each cluster. All files
-are in one folder of mode 0700, private keys in files of mode 0600. Needs `cryptography` (the extra `secure`).
+are in one folder of mode 0700, private keys in files of mode 0600. With the mechanism OAUTHBEARER users have tokens in
+place of passwords. Needs `cryptography`, and `joserfc` for tokens (the extra `secure`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import secrets
 import shutil
 import socket
 import ssl
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controller.broker.security.acls import CLUSTER_NAME
+from controller.broker.security.oauth import OAUTHBEARER, OAuthSettings, TokenRules
 from controller.broker.security.sasl_settings import SaslSettings
 from controller.broker.security.scram import LEAST_ITERATIONS, MECHANISMS, credential_of, salted
 from controller.broker.security.scram_store import user_path
@@ -32,6 +35,7 @@ from controller.zookeeper.operations import Create
 
 if TYPE_CHECKING:
     from controller.hosts.certificates import Authority
+    from controller.hosts.token_keys import TokenIssuer
 
 BROKER, ADMINISTRATOR, CLIENT = "broker", "admin", "client"
 """Users of every secured cluster. The first two may do everything; the third may use all topics, groups and
@@ -48,19 +52,21 @@ RULES: Mapping[AclResource, Sequence[str]] = {
 }
 """What CLIENT may do."""
 ZOOKEEPER_LIMIT_S = 30.0
+TOKEN_ASKED_S = 300.0
+"""librdkafka asks for a token again before this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
     """What a secured cluster is like. `users`: names of further users, who may do nothing until an ACL allows it.
-    `mechanism`: SCRAM-SHA-256 or SCRAM-SHA-512."""
+    `mechanism`: SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."""
 
     users: tuple[str, ...] = ()
     mechanism: str = "SCRAM-SHA-512"
 
     def __post_init__(self) -> None:
-        if self.mechanism not in MECHANISMS:
-            raise ValueError(f"mechanism {self.mechanism!r}: expected {' or '.join(MECHANISMS)}")
+        if self.mechanism not in (*MECHANISMS, OAUTHBEARER):
+            raise ValueError(f"mechanism {self.mechanism!r}: expected {', '.join(MECHANISMS)} or {OAUTHBEARER}")
         for user in self.users:
             if not (user.isascii() and user.isprintable() and user.strip() == user != "") or user in OWN_USERS:
                 expected = f"a printable ASCII name other than {', '.join(OWN_USERS)}"
@@ -72,7 +78,8 @@ OWN_USERS = (BROKER, ADMINISTRATOR, CLIENT)
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """How one user's clients connect, in the words of each client."""
+    """How one user's clients connect, in the words of each client. `password`: with OAUTHBEARER, the token; the
+    settings then have a callable that returns it, and there are none for kcat and Java."""
 
     bootstrap_servers: str
     user: str
@@ -81,26 +88,33 @@ class ClientSettings:
     authority: Path
 
     @property
-    def confluent(self) -> dict[str, str]:
+    def confluent(self) -> dict[str, Any]:
         """For librdkafka and what is built on it, such as confluent-kafka."""
+        login: dict[str, Any] = {"sasl.username": self.user, "sasl.password": self.password}
+        if self.mechanism == OAUTHBEARER:
+            login = {"oauth_cb": lambda _config: (self.password, time.time() + TOKEN_ASKED_S)}
         return {
             "bootstrap.servers": self.bootstrap_servers,
             "security.protocol": PROTOCOL,
             "sasl.mechanism": self.mechanism,
-            "sasl.username": self.user,
-            "sasl.password": self.password,
+            **login,
             "ssl.ca.location": str(self.authority),
         }
 
     @property
     def kafka_python(self) -> dict[str, Any]:
         """For KafkaProducer, KafkaConsumer and KafkaAdminClient of kafka-python."""
+        login: dict[str, Any] = {"sasl_plain_username": self.user, "sasl_plain_password": self.password}
+        if self.mechanism == OAUTHBEARER:
+            from kafka.net.sasl.oauth import AbstractTokenProvider
+
+            provider = type("TokenProvider", (AbstractTokenProvider,), {"token": lambda _self: self.password})
+            login = {"sasl_oauth_token_provider": provider()}
         return {
             "bootstrap_servers": self.bootstrap_servers,
             "security_protocol": PROTOCOL,
             "sasl_mechanism": self.mechanism,
-            "sasl_plain_username": self.user,
-            "sasl_plain_password": self.password,
+            **login,
             "ssl_cafile": str(self.authority),
         }
 
@@ -109,6 +123,13 @@ class ClientSettings:
         """For AIOKafkaProducer and AIOKafkaConsumer."""
         options = self.kafka_python
         del options["ssl_cafile"]
+        if self.mechanism == OAUTHBEARER:
+            from aiokafka.abc import AbstractTokenProvider
+
+            async def token(_self: object) -> str:
+                return self.password
+
+            options["sasl_oauth_token_provider"] = type("TokenProvider", (AbstractTokenProvider,), {"token": token})()
         return options | {"ssl_context": ssl.create_default_context(cafile=str(self.authority))}
 
     @property
@@ -160,6 +181,12 @@ class ClusterSecurity:
         folder.mkdir(mode=0o700, parents=True)
         self.authority: Authority = _authority(folder, AUTHORITY)
         self.passwords = {name: secrets.token_urlsafe(18) for name in (*OWN_USERS, *security.users)}
+        self.issuer: TokenIssuer | None = None
+        if self.mechanism == OAUTHBEARER:
+            self.issuer = _issuer(folder)
+            self.passwords = {name: self.issuer.token(name) for name in self.passwords}
+            for name, token in self.passwords.items():
+                self._write(f"{name}.token", token)
         self._context = ssl.create_default_context(cafile=str(self.authority.certificate))
         for broker in range(1, brokers + 1):
             self.replace_certificate(broker)
@@ -171,12 +198,18 @@ class ClusterSecurity:
     def broker_settings(self, broker: int, listeners: Sequence[str]) -> dict[str, str]:
         """The settings of a broker whose listeners, of these names, are all SASL_SSL."""
         login = scram_login(BROKER, self.passwords[BROKER])
-        option = f"{self.mechanism.lower()}.sasl.jaas.config"
+        users = {f"listener.name.{name.lower()}.{self.mechanism.lower()}.sasl.jaas.config": login for name in listeners}
+        if self.issuer is not None:
+            users = {
+                **self.issuer.expected,
+                "sasl.oauthbearer.jwks.endpoint.url": f"file://{self.issuer.keys_file.absolute()}",
+                "sasl.oauthbearer.token.endpoint.url": f"file://{(self.folder / BROKER).absolute()}.token",
+            }
         return {
             "listener.security.protocol.map": ",".join(f"{name}:{PROTOCOL}" for name in listeners),
             "sasl.enabled.mechanisms": self.mechanism,
             "sasl.mechanism.inter.broker.protocol": self.mechanism,
-            **{f"listener.name.{name.lower()}.{option}": login for name in listeners},
+            **users,
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(self.folder / f"broker-{broker}.pem"),
             "ssl.truststore.type": "PEM",
@@ -190,6 +223,7 @@ class ClusterSecurity:
         found = [
             (user_path(user), encode_config(ConfigZnode({self.mechanism: self._credential(password)})))
             for user, password in self.passwords.items()
+            if self.issuer is None
         ]
         for resource, operations in RULES.items():
             rows = [AclRow(f"User:{CLIENT}", "Allow", operation, "*") for operation in operations]
@@ -234,10 +268,10 @@ class ClusterSecurity:
 
     def write_clients(self, bootstrap_servers: str) -> None:
         """Write two files for each user: NAME.conf for librdkafka (`kcat -F`), and NAME.properties for Kafka's tools
-        (`--command-config`)."""
+        (`--command-config`). With OAUTHBEARER there is NAME.token in their place."""
         import javaproperties
 
-        for user in self.passwords:
+        for user in () if self.issuer is not None else self.passwords:
             settings = self.client(bootstrap_servers, user)
             lines = "".join(f"{name}={value}\n" for name, value in settings.confluent.items())
             self._write(f"{user}.conf", lines)
@@ -252,7 +286,8 @@ class ClusterSecurity:
         """Take a new connection to a broker through TLS and SASL. Raises OSError, ProtocolError."""
         encrypted = self._context.wrap_socket(connection, server_hostname=host)
         own = (user, self.passwords[user])
-        log_in(encrypted, Login(SaslSettings((self.mechanism,), {}, self.mechanism, own, {})))
+        token = OAuthSettings("", TokenRules(), str(self.folder / f"{user}.token"))
+        log_in(encrypted, Login(SaslSettings((self.mechanism,), {}, self.mechanism, own, {}, token)))
         return encrypted
 
     def remove(self) -> None:
@@ -264,7 +299,19 @@ def _authority(folder: Path, name: str) -> Authority:
     try:
         from controller.hosts.certificates import Authority
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"a secured cluster needs {error.name}: pip install 'camerlengo[secure]'", name=error.name
-        ) from error
+        raise _missing(error) from error
     return Authority(folder, name)
+
+
+def _issuer(folder: Path) -> TokenIssuer:
+    try:
+        from controller.hosts.token_keys import TokenIssuer
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    return TokenIssuer(folder / "tokens.json")
+
+
+def _missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
+    return ModuleNotFoundError(
+        f"a secured cluster needs {error.name}: pip install 'camerlengo[secure]'", name=error.name
+    )

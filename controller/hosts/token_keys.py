@@ -7,19 +7,23 @@ The file is a JWKS (RFC 7517) or has public keys or certificates as PEM; it is r
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 from joserfc import jws
 from joserfc.errors import JoseError
-from joserfc.jwk import Key, import_key
+from joserfc.jwk import ECKey, Key, import_key
 
 from controller.broker.security.oauth import TokenRefused, parse_claims
 from controller.hosts.tls import RELOAD_S, BadCertificates
 
+ISSUER, AUDIENCE = "camerlengo", "kafka"
+"""Of the tokens of clusters on this machine."""
 ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "Ed25519", "EdDSA"),
@@ -114,3 +118,23 @@ class TokenKeys:
             return bool(jws.validate_compact(signed, key, registry=self._registry))
         except (JoseError, ValueError, TypeError):  # of another type, for another use, or a header that is wrong
             return False
+
+
+class TokenIssuer:
+    """Makes tokens with a new key. `keys_file` gets the key to check them by. `expected`: settings of brokers. Not for
+    production."""
+
+    expected: Mapping[str, str] = MappingProxyType(
+        {"sasl.oauthbearer.expected.issuer": ISSUER, "sasl.oauthbearer.expected.audience": AUDIENCE}
+    )
+
+    def __init__(self, keys_file: Path) -> None:
+        self.keys_file = keys_file
+        self._key = ECKey.generate_key("P-256", {"kid": "1", "use": "sig"})
+        keys_file.write_bytes(msgspec.json.encode({"keys": [self._key.as_dict(private=False)]}))
+
+    def token(self, user: str, life_s: float = 365 * 86_400, **claims: Any) -> str:
+        """`life_s` below 0: it has expired. `claims`: further ones, or in place of these."""
+        ends_s = int(time.time() + life_s)
+        body = {"sub": user, "iss": ISSUER, "aud": AUDIENCE, "exp": ends_s, **claims}
+        return str(jws.serialize_compact({"alg": "ES256", "kid": "1"}, msgspec.json.encode(body), self._key))

@@ -29,6 +29,8 @@ LIMIT_S = 30.0
 TOPIC, SECRET = "open", "secret"
 PLAIN_USERS = {"admin": "admin-pw", "alice": "alice-pw", "broker": "broker-pw"}
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+UNSECURED = "UNSECURED"
+"""A listener that accepts tokens without a signature."""
 WAYS = (("SSL", ""), *((protocol, one) for protocol in ("SASL_PLAINTEXT", "SASL_SSL") for one in MECHANISMS))
 
 
@@ -72,13 +74,16 @@ def free_port() -> int:
 
 
 def settings_of(folder: Path) -> tuple[dict[str, str], dict[str, int]]:
-    ports = {name: free_port() for name in ("BROKERS", "SSL", "SASL_PLAINTEXT", "SASL_SSL")}
+    ports = {name: free_port() for name in ("BROKERS", "SSL", "SASL_PLAINTEXT", "SASL_SSL", UNSECURED)}
     users = " ".join(f'user_{name}="{password}"' for name, password in PLAIN_USERS.items())
     own = 'username="broker" password="broker-pw"'
     jaas = f"org.apache.kafka.common.security.plain.PlainLoginModule required {own} {users};"
     given = {
         "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
-        "listener.security.protocol.map": "BROKERS:SASL_SSL,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+        "listener.security.protocol.map": "BROKERS:SASL_SSL,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,"
+        f"{UNSECURED}:SASL_PLAINTEXT",
+        "listener.name.unsecured.sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.unsecured.camerlengo.sasl.oauthbearer.allow.unsecured.tokens": "true",
         "inter.broker.listener.name": "BROKERS",
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
         "sasl.enabled.mechanisms": ",".join(MECHANISMS),
@@ -92,7 +97,8 @@ def settings_of(folder: Path) -> tuple[dict[str, str], dict[str, int]]:
         "super.users": "User:admin;User:broker",
         "offsets.topic.replication.factor": "1",
     }
-    given |= {f"listener.name.{name.lower()}.plain.sasl.jaas.config": jaas for name in ports if name != "SSL"}
+    passwords = [name for name in ports if name not in ("SSL", UNSECURED)]
+    given |= {f"listener.name.{name.lower()}.plain.sasl.jaas.config": jaas for name in passwords}
     return given, ports
 
 
@@ -233,6 +239,46 @@ def test_a_record_goes_there_and_back(secured: Secured, client: str, protocol: s
 @pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
 def test_a_record_goes_there_and_back_by_kcat(secured: Secured, protocol: str, mechanism: str) -> None:
     assert by_kcat(secured, protocol, mechanism, f"kcat {protocol} {mechanism}".encode())
+
+
+# -- unsecured tokens of librdkafka's own, where they are accepted
+
+
+def unsecured(secured: Secured, claims: str) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": f"127.0.0.1:{secured.ports[UNSECURED]}",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "enable.sasl.oauthbearer.unsecure.jwt": "true",
+        "sasl.oauthbearer.config": claims,
+        "log_level": 0,
+    }
+
+
+@pytest.mark.programs
+def test_kcat_with_an_unsecured_token(secured: Secured) -> None:
+    def kcat(claims: str, **how: Any) -> subprocess.CompletedProcess[bytes]:
+        options = unsecured(secured, claims)
+        words = [program("kcat"), "-b", options.pop("bootstrap.servers"), "-t", TOPIC, "-p", "0"]
+        words += [word for pair in options.items() for word in ("-X", "=".join(map(str, pair)))]
+        return subprocess.run([*words, *how.pop("words")], timeout=LIMIT_S, capture_output=True, check=False, **how)
+
+    assert kcat("principal=alice", words=["-P"], input=b"unsecured").returncode == 0
+    assert b"unsecured" in kcat("principal=alice", words=["-C", "-e", "-q", "-o", "beginning"]).stdout.splitlines()
+    denied = kcat("principal=eve", words=["-P"], input=b"x")
+    assert denied.returncode != 0
+    assert b"authorization failed" in denied.stderr.lower()
+    refused = kcat("principalClaimName=name principal=alice", words=["-P"], input=b"x")
+    assert refused.returncode != 0
+    assert b"Authentication failed: the token names no principal" in refused.stderr
+
+
+def test_an_unsecured_token_without_the_claim_is_refused(secured: Secured) -> None:
+    claims = "principalClaimName=name principal=alice"
+    assert "Authentication failed: the token names no principal" in failure(unsecured(secured, claims))
+    line = "listener UNSECURED failed: OAUTHBEARER: the token names no principal"
+    eventually(lambda: line in secured.log(), line)
+    assert "listener UNSECURED accepts unsecured tokens: each client is who it says it is" in secured.log()
 
 
 # -- refusals: a clear error in the client, one line in the broker's log

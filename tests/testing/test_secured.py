@@ -236,7 +236,7 @@ def test_a_user_that_is_not_there_is_named(secured: Kafka) -> None:
         secured.client_settings("bob")
     with pytest.raises(ValueError, match="user 'admin': expected a printable ASCII name other than"):
         Security(users=("admin",))
-    with pytest.raises(ValueError, match="mechanism 'PLAIN': expected SCRAM-SHA-256 or SCRAM-SHA-512"):
+    with pytest.raises(ValueError, match="mechanism 'PLAIN': expected SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"):
         Security(mechanism="PLAIN")
     with Kafka() as plain:
         with pytest.raises(RuntimeError, match=r"Kafka\(security=True\)"):
