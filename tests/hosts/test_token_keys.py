@@ -135,6 +135,7 @@ def test_keys_are_loaded_again_when_the_file_changes(tmp_path: Path) -> None:
         (jwks(*[FIRST] * (KEYS_MAX + 1)), "expected 1 to 32 keys"),
         (" " * (FILE_BYTES_MAX + 1), "more than"),
     ],
+    ids=["empty", "no key", "no type", "deep", "private", "symmetric", "encrypts", "many", "long"],  # keys are random
 )
 def test_a_file_without_usable_keys_is_named(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "keys"
