@@ -20,6 +20,7 @@ from controller.broker.quotas.quota_settings import QuotaSettings
 from controller.broker.quotas.store import QuotaStore
 from controller.broker.security.acl_store import AclStore
 from controller.broker.security.acls import AclOperation, AclRules, ResourceType
+from controller.broker.security.oauth import OAUTHBEARER, Token, TokenRefused, first_message
 from controller.broker.security.principal import ANONYMOUS, USER, Principal, Requester
 from controller.broker.security.sasl import SaslListener, SaslSession
 from controller.broker.security.scram import MECHANISMS, ScramClient, credential_of, salted
@@ -98,6 +99,7 @@ CREDENTIALS = {
     for mechanism in MECHANISMS
     for user, password in ((USER_NAME, PASSWORD), (OTHER, "other"))
 }
+TOKEN = "a-header.some-claims.its_signature"
 PLAIN_MESSAGE = f"\0{USER_NAME}\0{PASSWORD}".encode()
 SCRAM_MESSAGES = {mechanism: scram_messages(mechanism) for mechanism in MECHANISMS}
 PROOFS = {mechanism: final.rpartition(b"p=")[2] for mechanism, (_, final) in SCRAM_MESSAGES.items()}
@@ -107,9 +109,15 @@ def sasl_listener(log: BoundedLog, clock: VirtualClock, read: Any = None) -> Sas
     def known(user: str, mechanism: str) -> Any:
         return Future.resolved(CREDENTIALS.get((user, mechanism)))
 
-    return SaslListener(
-        ("PLAIN", *MECHANISMS), {USER_NAME: PASSWORD}, read or known, lambda: SERVER_NONCE, clock, log.note, 1_000
-    )
+    def check(token: str) -> Token:
+        if token != TOKEN:
+            raise TokenRefused("no such token", f"{token!r:.100}")
+        return Token(Principal(USER, USER_NAME), 2_000)
+
+    mechanisms = ("PLAIN", *MECHANISMS, OAUTHBEARER)
+    sessions = dict.fromkeys(mechanisms, 1_000)
+    users = {USER_NAME: PASSWORD}
+    return SaslListener(mechanisms, users, read or known, lambda: SERVER_NONCE, clock, log.note, sessions, check)
 
 
 class SaslConnection:
@@ -152,6 +160,7 @@ class SaslFrames:
         versions = frame(ApiKey.API_VERSIONS, ApiVersionsRequest(), 0)
         logins = [[handshake("PLAIN"), authenticate(PLAIN_MESSAGE)]]
         logins += [[handshake(name), *map(authenticate, both)] for name, both in SCRAM_MESSAGES.items()]
+        logins += [[handshake(OAUTHBEARER), authenticate(first_message(TOKEN))]]
         raw = [frame(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest("PLAIN"), 0), PLAIN_MESSAGE]
         again = [*logins[1], asks, *logins[0], asks]
         return [NEXT.join(one) for one in (*([versions, *login, asks] for login in logins), [*raw, asks], again)]
@@ -175,7 +184,8 @@ class SaslFrames:
 
     def _judge(self, connection: SaslConnection, messages: Sequence[bytes]) -> None:
         """Who is let in has shown a password, or a proof of it. Base64 has several texts for the last bytes."""
-        shown = any(PASSWORD.encode() in one or any(proof[:40] in one for proof in PROOFS.values()) for one in messages)
+        secrets = (PASSWORD.encode(), TOKEN.encode(), *(proof[:40] for proof in PROOFS.values()))
+        shown = any(secret in one for one in messages for secret in secrets)
         for principal in connection.asked_by:
             if principal != ANONYMOUS and not (shown and principal == Principal(USER, USER_NAME)):
                 raise Crash(f"{principal} was let in")
