@@ -205,8 +205,8 @@ def draw_plan(seed: int, *, tiers: bool = False) -> Plan:
     # Numbers as they would be read from a file, so that the plan's own file is the same run to the byte.
     whole = with_operations(with_reassignments(msgspec.convert(msgspec.to_builtins(plan), Plan)))
     edited = with_spoiled_znodes(with_hand_edits(with_old_protocol(whole)))
-    grouped = with_groups(with_circumstances(with_hostile_clients(edited)))
-    return with_transactions(with_tiers(grouped, forced=tiers))
+    tiered = with_tiers(with_circumstances(with_hostile_clients(edited)), forced=tiers)
+    return with_transactions(with_groups(tiered))
 
 
 def with_old_protocol(plan: Plan) -> Plan:
@@ -268,8 +268,6 @@ def with_transactions(plan: Plan) -> Plan:
     rng = Streams(plan.seed).stream("swarm-transactions")
     if plan.records is None or plan.records.acks != ACKS_ALL or rng.random() >= TRANSACTIONS:
         return plan
-    if "log.dirs.tiers" in plan.cluster.settings:
-        return plan  # the SSD is as large as the other topics need
     transform = plan.records.members > 0 and rng.random() < 0.5
     records = replace(
         plan.records,

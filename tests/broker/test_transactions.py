@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
@@ -55,6 +56,7 @@ from controller.protocol.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from controller.storage import OutOfResources, PartitionLog
 from controller.storage.batches import HEADER_BYTES, Record, decode_records, encode_batch, headers_of
 from controller.storage.transactions import TRANSACTIONAL
 from statemachines.transaction import (
@@ -487,6 +489,28 @@ def test_a_completion_that_is_not_written_is_tried_again(broker: TransactionBrok
     broker.wait(3 * WRITE_AGAIN_MS)
     assert broker.state() is PrepareCommit
     broker.configs.min_insync_of[TRANSACTIONS_TOPIC] = 1
+    broker.wait(WRITE_AGAIN_MS)
+    assert broker.state() is CompleteCommit
+
+
+def test_a_completion_that_a_full_disk_refuses_is_tried_again(
+    broker: TransactionBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log directory stays online, and this broker the coordinator: no other would write it."""
+    append = PartitionLog.append_checked
+
+    def refused(log: PartitionLog, *given: Any, **named: Any) -> Any:
+        if log is broker.states.log:
+            raise OutOfResources("logs", OSError(errno.ENOSPC, "the SSD is full"))
+        return append(log, *given, **named)
+
+    producer = broker.begun()
+    broker.add(producer)
+    broker.end(producer, True)
+    with monkeypatch.context() as full:
+        full.setattr(PartitionLog, "append_checked", refused)
+        broker.wait(3 * WRITE_AGAIN_MS)
+        assert broker.state() is PrepareCommit
     broker.wait(WRITE_AGAIN_MS)
     assert broker.state() is CompleteCommit
 

@@ -37,6 +37,7 @@ from statemachines.transaction import (
     PrepareEpochFence,
 )
 
+_WRITTEN_AGAIN = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 WRITE_AGAIN_MS = 1_000.0
 """A completion that could not be written is tried again after so long."""
 Partition = CoordinatedPartition[TransactionMetadata]
@@ -283,20 +284,19 @@ class TransactionCoordinator:
         self._markers.send(ending)
 
     def _complete(self, partition: Partition, transaction: TransactionMetadata, change: Transition) -> None:
+        """Write that the transaction is complete, as often as needed while this broker coordinates it.
+
+        A log directory that is full refuses the record and stays online, so that no other broker takes over.
+        """
+
         def stored(error: ErrorCode) -> None:
-            if error is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            if error in _WRITTEN_AGAIN and self._store.still_coordinates(partition, transaction):
                 self._clock.call_later(WRITE_AGAIN_MS, lambda: self._complete(partition, transaction, change))
             elif error is not ErrorCode.NONE:
                 words = f"transactional id {transaction.id}: that it is complete is not written: {error.name}"
                 self._note("info", words)
 
-        self._store.write(
-            partition,
-            transaction,
-            change,
-            stored,
-            keeps_pending=lambda error: error is ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        )
+        self._store.write(partition, transaction, change, stored, keeps_pending=lambda error: error in _WRITTEN_AGAIN)
 
     # Time.
 
