@@ -36,6 +36,7 @@ from controller.labs.latency.workload import (
     ProduceBench,
     UniformRandomPayload,
     Workload,
+    read_bench_file,
     read_workload_file,
     topics_of,
 )
@@ -112,7 +113,7 @@ def run_workload(
     the clients in place of the usual ones. `admin`: where topics are created, if elsewhere. `producing`:
     a context manager around the time of producing."""
     topics = topics_of(workload)
-    followers = _make_topics(admin or bootstrap, topics)
+    followers = make_topics(admin or bootstrap, topics)
     expected = min(workload.max_messages, int(workload.target_messages_per_sec * arguments.seconds))
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "received.npy"
@@ -157,7 +158,7 @@ def _joined(
     return joined(found) if found else None
 
 
-def _make_topics(bootstrap: str, topics: Mapping[str, Partitions]) -> Mapping[tuple[str, int], Sequence[int]]:
+def make_topics(bootstrap: str, topics: Mapping[str, Partitions]) -> Mapping[tuple[str, int], Sequence[int]]:
     """Create those that are missing; return each partition's followers, once all have a leader and are in sync."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -231,6 +232,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--arrivals", choices=ARRIVALS, default="poisson", help="when records are due (poisson)")
     parser.add_argument(
+        "--as-trogdor",
+        action="store_true",
+        help="run the client of --spec alone, as Trogdor does, and print Trogdor's status of it (with --bootstrap)",
+    )
+    parser.add_argument(
         "--own-stamps", action="store_true", help="brokers in this process; each part has two stamps of its own"
     )
     parser.add_argument("--kill-leader", action="store_true", help="kill a leader halfway (with --own-stamps)")
@@ -278,6 +284,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _calibrate(arguments, load)
     if arguments.experiment is not None or arguments.fit:
         return _experiments(arguments, load)
+    if arguments.as_trogdor:
+        return _as_trogdor(arguments)
     if arguments.quick:
         arguments.seconds, arguments.brokers = 1.0, 1
     arguments.seconds = arguments.seconds or 10.0
@@ -303,6 +311,22 @@ def _experiments(arguments: argparse.Namespace, load: float) -> int:
     found = {"fit": run_fit(arguments)} if arguments.fit else measured(arguments)
     where = circumstances(load)
     show(arguments, found | {"circumstances": where}, f"{text_of(found)}\n{where}")
+    return 0
+
+
+def _as_trogdor(arguments: argparse.Namespace) -> int:
+    from tests.benchmarks.latency_trogdor import status_of
+
+    if arguments.spec is None or arguments.bootstrap is None:
+        raise CouldNotRun("--as-trogdor: expected --spec and --bootstrap, too")
+    try:
+        bench = read_bench_file(arguments.spec)
+    except BadWorkload as error:
+        raise CouldNotRun(str(error)) from error
+    if isinstance(bench, ProduceBench):
+        make_topics(arguments.bootstrap, topics_of(bench))
+    figures = status_of(bench, arguments.bootstrap)
+    show(arguments, figures, _text(figures))
     return 0
 
 

@@ -1,18 +1,21 @@
 """Service times for the queueing model of `camerlengo lab latency`, measured on this machine.
 
 Requests of several sizes are sent to a broker one after the other, and the CPU time of all threads of its process is
-read from the kernel (`schedstat`, ns). Each service time is a coefficient of the least squares fit. Clients' times are
-those of Kafka's Java clients if KAFKA_HOME names a Kafka: CPU of runs with different numbers of records and requests.
+read from the kernel (`schedstat`, ns). A JVM's network threads, by their names in `jcmd PID Thread.print`, are counted
+apart. Each service time is a coefficient of the least squares fit. Clients' times are those of Kafka's Java clients if
+KAFKA_HOME names a Kafka: CPU of runs with different numbers of records and requests.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import resource
 import socket
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -70,10 +73,12 @@ class Connection:
         self._socket.close()
 
 
-def cpu_ns(pid: int) -> int:
-    """Of all threads of the process that live, without those of a JVM's compilers."""
+def cpu_ns(pid: int, only: Container[str] | None = None) -> int:
+    """Of all threads of the process that live, without those of a JVM's compilers. `only`: the numbers of threads."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
+        if only is not None and task.name not in only:
+            continue
         try:
             if not (task / "comm").read_text().startswith(("C1 ", "C2 ")):
                 total += int((task / "schedstat").read_text().split()[0])
@@ -82,27 +87,55 @@ def cpu_ns(pid: int) -> int:
     return total
 
 
+_THREAD = re.compile(r'^"[^"]*kafka-network-thread[^"]*" .* nid=(\w+) ', re.MULTILINE)
+
+
+def network_threads(pid: int) -> frozenset[str]:
+    """The numbers of a JVM's threads that read and send for Kafka's SocketServer."""
+    listed = subprocess.run(
+        ["jcmd", str(pid), "Thread.print"], capture_output=True, text=True, timeout=60.0, check=False
+    )
+    found = frozenset(str(int(one, 0)) for one in _THREAD.findall(listed.stdout))
+    if not found:
+        raise CouldNotRun(f"jcmd {pid} Thread.print named no network thread of Kafka's: {listed.stderr[-500:]}")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A request whose cost is measured: its row of the fit, the broker's process, and the call that makes it."""
+    """A request whose cost is measured: its row of the fit, the broker's process, and the call that makes it.
+    `network`: the process's network threads, whose cost is counted apart."""
 
     row: tuple[float, ...]
     pid: int
     ask: Callable[[], object]
+    network: frozenset[str] = frozenset()
     costs_us: list[float] = field(default_factory=list)
+    network_costs_us: list[float] = field(default_factory=list)
 
     def measure(self, seconds: float) -> None:
         """Add the CPU time of a call, over a short block of calls."""
         before, number, until_s = cpu_ns(self.pid), 0, time.monotonic() + seconds
+        network = cpu_ns(self.pid, self.network) if self.network else 0
         while time.monotonic() < until_s or number < 5:
             self.ask()
             number += 1
-        self.costs_us.append((cpu_ns(self.pid) - before) / number / 1e3)
+        apart_ns = cpu_ns(self.pid, self.network) - network if self.network else 0
+        self.costs_us.append((cpu_ns(self.pid) - before - apart_ns) / number / 1e3)
+        self.network_costs_us.append(apart_ns / number / 1e3)
 
     @property
     def cost_us(self) -> float:
-        """The lower quartile of the later blocks: others' bursts and a JVM's first seconds count little."""
-        return float(np.quantile(self.costs_us[len(self.costs_us) // 3 :], 0.25))
+        return _usual(self.costs_us)
+
+    @property
+    def network_us(self) -> float:
+        return _usual(self.network_costs_us)
+
+
+def _usual(costs_us: Sequence[float]) -> float:
+    """The lower quartile of the later blocks: others' bursts and a JVM's first seconds count little."""
+    return float(np.quantile(costs_us[len(costs_us) // 3 :], 0.25))
 
 
 def fitted(rows: Sequence[Sequence[float]], costs_us: Sequence[float]) -> list[float]:
@@ -128,6 +161,8 @@ class Calibration:
         self._kafka = kafka
         self._seconds = seconds
         self.points: dict[str, list[tuple[tuple[float, ...], float]]] = {}
+        jvms = isinstance(cluster, KafkaCluster)
+        self._network = {child.pid: network_threads(child.pid) for child in cluster.brokers.values() if jvms}
 
     def topic(self, name: str, partitions: int, replicas: int) -> list[int]:
         """Partitions that broker 1 leads."""
@@ -174,7 +209,18 @@ class Calibration:
         clients = java_clients(self._kafka, self._cluster.bootstrap_servers)
         request_us, partition_us, byte_us = fits["fetch"]
         fetches = [request_us, fits["fetch session"][1], partition_us, byte_us]
-        return ServiceTimes(*[*fits["produce"], *fetches, *fits["follow"], *clients])
+        return ServiceTimes(
+            *[*fits["produce"], *fetches, *fits["follow"], *clients, *self._network_fit(produce + fetch)]
+        )
+
+    def _network_fit(self, points: Sequence[Point]) -> list[float]:
+        """µs for a request with its response, and for a byte of either."""
+        if not self._network:
+            return [0.0, 0.0]
+        rows = [(1.0, point.row[2]) for point in points]
+        costs_us = [point.network_us for point in points]
+        self.points["network"] = list(zip(rows, costs_us, strict=True))
+        return fitted(rows, costs_us)
 
     def _produced(self, connection: Connection, pid: int, partitions: int, records: int, replicas: int) -> Point:
         random, now_ms = np.random.default_rng(1), int(time.time() * 1_000)  # old records would be deleted
@@ -183,12 +229,14 @@ class Calibration:
         topic = TOPIC if replicas == 1 else TOPIC + "-2"
         value = ProduceRequest(1 if replicas == 1 else -1, 10_000, (ProduceTopic(topic, parts),))
         frame = encode_request(RequestHeader(ApiKey.PRODUCE, 8, 1, "calibration"), value)
-        _, answer = decode_response(ApiKey.PRODUCE, 8, connection.exchange(frame))
-        wrong = {one.error_code for one in cast(ProduceResponse, answer).responses[0].partition_responses} - {0}
+        until_s, wrong = time.monotonic() + _ANSWER_LIMIT_S, {-1}
+        while wrong and time.monotonic() < until_s:  # the leader may learn of its topic after the broker that was asked
+            _, answer = decode_response(ApiKey.PRODUCE, 8, connection.exchange(frame))
+            wrong = {one.error_code for one in cast(ProduceResponse, answer).responses[0].partition_responses} - {0}
         if wrong:
             raise CouldNotRun(f"a produce of the calibration failed with error {wrong}")
         row = (1.0, float(partitions), float(partitions * len(batch)))
-        return Point(row, pid, lambda: connection.exchange(frame))
+        return Point(row, pid, lambda: connection.exchange(frame), self._network.get(pid, frozenset()))
 
     def _fetched(self, connection: Connection, pid: int, partitions: int, records: int) -> Point:
         """From the partitions that the produce requests have filled: from the start, up to a number of bytes."""
@@ -197,7 +245,8 @@ class Calibration:
         value = FetchRequest(0, 1, (FetchTopic(TOPIC, parts),))
         frame = encode_request(RequestHeader(ApiKey.FETCH, 11, 1, "calibration"), value)
         size = len(connection.exchange(frame))
-        return Point((1.0, float(partitions), float(size)), pid, lambda: connection.exchange(frame))
+        row = (1.0, float(partitions), float(size))
+        return Point(row, pid, lambda: connection.exchange(frame), self._network.get(pid, frozenset()))
 
     def _session(self, connection: Connection, pid: int, partitions: int) -> Point:
         """Incremental fetches of a session of idle partitions: nothing is found."""
@@ -213,7 +262,7 @@ class Calibration:
             value = FetchRequest(0, 0, (), session_id=session, session_epoch=epoch)
             connection.exchange(encode_request(RequestHeader(ApiKey.FETCH, 11, 1, "calibration"), value))
 
-        return Point((1.0, float(partitions)), pid, again)
+        return Point((1.0, float(partitions)), pid, again, self._network.get(pid, frozenset()))
 
     def _ends(self, connection: Connection, partitions: Sequence[int]) -> dict[int, int]:
         asked = tuple(ListOffsetsPartition(index, LATEST_TIMESTAMP) for index in partitions)

@@ -13,7 +13,7 @@ import msgspec
 from controller.cli.workers import each_seed
 from controller.labs.latency.cluster_model import ClusterShape, ServiceTimes
 from controller.labs.latency.experiments import EXPERIMENTS
-from controller.labs.latency.service_times import MEASURED, THREADS
+from controller.labs.latency.service_times import MEASURED, NETWORK_THREADS, THREADS
 from tests.benchmarks.common import CouldNotRun, Line, Look, Panel, progress, save
 
 
@@ -26,7 +26,8 @@ def shape_of(times: str, threads: int | None) -> ClusterShape:
         except (OSError, msgspec.DecodeError) as error:
             known = ", ".join(MEASURED)
             raise CouldNotRun(f"service times {times!r}: expected {known} or a file of --calibrate: {error}") from error
-    return ClusterShape(found, threads=threads or THREADS.get(times, 1))
+    network = NETWORK_THREADS["kafka"] if found.network_us else 0
+    return ClusterShape(found, threads=threads or THREADS.get(times, 1), network_threads=network)
 
 
 def experiments(names: Sequence[str], shape: ClusterShape, seconds: float, workers: int) -> dict[str, Any]:

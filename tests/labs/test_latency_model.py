@@ -6,6 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from controller.labs.latency.cluster_model import ClusterModel, ClusterShape, ServiceTimes, Station, VirtualTime
 from controller.labs.latency.experiments import fixed_load, load_sweep, replication, simulate
@@ -69,6 +70,34 @@ def test_a_producer_stops_at_its_limits_in_flight() -> None:
     assert producer.requests == 5
     time.run_until(20.0)
     assert producer.acknowledged_records <= 19 * 5 * 31 + 31
+
+
+def test_a_muted_connection_has_one_request_at_a_broker() -> None:
+    """Of five in flight, the second is read only when the first is answered: acks=all takes as long as a commit for
+    each request, acks=1 does not. A broker without network threads takes all five."""
+    requests = {}
+    for network_threads in (0, 3):
+        for acks_all in (False, True):
+            time = VirtualTime()
+            shape = ClusterShape(FREE, brokers=3, zones=3, between_zones_ms=10.0, network_threads=network_threads)
+            cluster = ClusterModel(shape, time)
+            topic = cluster.add_topic(1, 3, 1)
+            load = ProducerLoad(1, 20_000.0, linger_ms=0.0, batch_bytes=600, acks_all=acks_all, trogdor=False)
+            ProducerModel(cluster, load, topic, 0, Random(1))
+            time.run_until(1.0)
+            requests[network_threads, acks_all] = cluster.brokers[0].produces
+    assert requests[0, True] > 2 * requests[3, True]
+    assert requests[3, True] == pytest.approx(50, abs=5)  # a commit takes 20 ms
+    assert requests[3, False] > 4 * requests[3, True]
+
+
+def test_network_threads_read_and_send() -> None:
+    """A record waits for 1 ms of network thread with its request, and for 1 ms with the fetch's response."""
+    times = replace(FREE, network_us=2_000.0)
+    shape = ClusterShape(times, brokers=1, zones=1, same_zone_ms=0.0, network_threads=2)
+    load = ProducerLoad(1, 10.0, linger_ms=0.0, trogdor=False)
+    found = simulate(shape, load, partitions=1, replicas=1, consumers=1, seconds=2.0).latency_ms
+    assert np.median(found, axis=0) == pytest.approx([0.0, 1.0, 0.0, 0.0, 1.0], abs=0.01)
 
 
 def test_a_seed_determines_a_run_and_everything_is_delivered() -> None:

@@ -11,7 +11,16 @@ import pytest
 from controller.chaos.protocol_proxy import Fetched, Position, Produced
 from controller.labs.latency.parts import Received, joined, parts_of, quantiles_ms
 from controller.labs.latency.statistics import between_blocks, percentile, r_squared, warm_from
-from controller.labs.latency.workload import BadWorkload, due_times, read_workload, topics_of
+from controller.labs.latency.workload import (
+    BadWorkload,
+    ConsumeBench,
+    assigned,
+    due_times,
+    read_bench,
+    read_workload,
+    topics_of,
+)
+from tests.benchmarks.latency_trogdor import MillisecondHistogram
 
 SPEC = b"""{"class": "org.apache.kafka.trogdor.workload.ProduceBenchSpec", "durationMs": 10000, "producerNode": "node0",
 "bootstrapServers": "localhost:9092", "targetMessagesPerSec": 10, "maxMessages": 100,
@@ -128,3 +137,23 @@ def test_quantiles_are_of_the_records_that_add_up() -> None:
     received = Received(np.array([0, 1]), np.array([0.5, 0.9]), np.array([1.6, 1.7]))
     found = parts_of(received, [Produced(0, 1, 1.0, 1.5, 99)], [Fetched(0, 2, 0.3, 1.55, -1)], [], [])
     assert quantiles_ms(found)["end to end"]["p50"] == pytest.approx(1_100)
+
+
+def test_percentiles_are_those_of_trogdors_histogram() -> None:
+    """The first value up to which so large a share of the samples lies; what is larger counts as the largest."""
+    histogram = MillisecondHistogram(100)
+    for value, count in ((3.9, 50), (7.2, 45), (5_000.0, 5)):
+        histogram.add(value, count)
+    assert histogram.status() == {
+        "averageLatencyMs": 9.65,
+        "p50LatencyMs": 3,
+        "p95LatencyMs": 7,
+        "p99LatencyMs": 100,
+    }
+
+
+def test_a_consumers_partitions_are_expanded() -> None:
+    spec = b'{"class": "org.apache.kafka.trogdor.workload.ConsumeBenchSpec", "maxMessages": 1, "activeTopics": %s}'
+    bench = read_bench(spec % b'["a[1-2]:[0-1]", "b:7"]', "spec")
+    assert isinstance(bench, ConsumeBench)
+    assert assigned(bench) == [("a1", 0), ("a1", 1), ("a2", 0), ("a2", 1), ("b", 7)]

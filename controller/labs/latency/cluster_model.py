@@ -1,10 +1,15 @@
 """A queueing model of brokers, replication and consumers in virtual time: where records wait, and for how long.
 
-A broker is one queue with `threads` servers. Service times are measured (`ServiceTimes`). That of a request is known
-when it arrives, so a request is two events: its arrival and the end of its service. Followers and consumers fetch as
-Kafka's do: one fetch is outstanding, in a session of all partitions that they read from a broker; a fetch that finds
-nothing waits; the next fetch of a follower says what it has. Records exist as batches. The latencies of the records
-within one are computed from the times at which they were sent. Nothing fails here.
+A broker's handlers are one queue with `threads` servers. Service times are measured (`ServiceTimes`). That of a request
+is known when it arrives, so a request is two events: its arrival and the end of its service. Followers and consumers
+fetch as Kafka's do: one fetch is outstanding, in a session of all partitions that they read from a broker; a fetch that
+finds nothing waits; the next fetch of a follower says what it has. Records exist as batches. The latencies of the
+records within one are computed from the times at which they were sent. Nothing fails here.
+
+With `network_threads` a broker is as Kafka's SocketServer: a connection belongs to one network thread, which reads its
+requests and sends its responses from its response queue. While a request of a connection is not answered the connection
+is muted: its next request is read only when the response is sent. A follower then has a thread of its own for each
+leader and fetcher (AbstractFetcherManager). Without, one thread does all, as in a broker of this project.
 """
 
 from __future__ import annotations
@@ -23,7 +28,8 @@ class ServiceTimes(msgspec.Struct, frozen=True):
     """CPU time in µs. A produce: for the request, for each of its partitions, for each byte. A fetch: for the request,
     for each partition of its session, for each that has records, for each byte. `follow`: what a follower does with a
     response and for its next fetch. `send_us`: of a producer's application for a record; `sender_us`: of its sender
-    thread for a request. `poll_us`: of a consumer for a record."""
+    thread for a request. `poll_us`: of a consumer for a record. `network_us`, `network_byte_us`: of a broker's network
+    thread for a request and its response, and for each byte of either."""
 
     produce_us: float
     produce_partition_us: float
@@ -38,6 +44,12 @@ class ServiceTimes(msgspec.Struct, frozen=True):
     send_us: float
     sender_us: float
     poll_us: float
+    network_us: float = 0.0
+    network_byte_us: float = 0.0
+
+    def network_s(self, size_bytes: int) -> float:
+        """Of a request or of a response: each is taken for half of what both cost."""
+        return (self.network_us / 2 + self.network_byte_us * size_bytes) / 1e6
 
     def produce_s(self, partitions: int, size_bytes: int) -> float:
         work_us = self.produce_us + self.produce_partition_us * partitions + self.produce_byte_us * size_bytes
@@ -52,7 +64,8 @@ class ServiceTimes(msgspec.Struct, frozen=True):
 
 
 class ClusterShape(msgspec.Struct, frozen=True):
-    """`same_zone_ms` and `between_zones_ms`: one way. `network_bytes_s`: what a broker sends in a second."""
+    """`same_zone_ms` and `between_zones_ms`: one way. `network_bytes_s`: what a broker sends in a second.
+    `network_threads`: 0 if the handlers read and send."""
 
     times: ServiceTimes
     brokers: int = 9
@@ -62,6 +75,7 @@ class ClusterShape(msgspec.Struct, frozen=True):
     same_zone_ms: float = 0.1
     between_zones_ms: float = 0.35
     network_bytes_s: float = 1.25e9
+    network_threads: int = 0
 
 
 class VirtualTime:
@@ -115,14 +129,39 @@ class Station:
         return end_s
 
 
+class ConnectionModel:
+    """A connection to a broker: its network thread, if there is one, and the requests that are not read as it is
+    muted."""
+
+    __slots__ = ("muted", "network", "unread")
+
+    def __init__(self, network: Station | None) -> None:
+        self.network = network
+        self.muted = False
+        self.unread: deque[ProduceModel] = deque()
+
+
 class BrokerModel:
-    __slots__ = ("number", "produces", "received_bytes", "sent_bytes", "station", "waited_s", "wire", "zone")
+    __slots__ = (
+        "connections",
+        "network",
+        "number",
+        "produces",
+        "received_bytes",
+        "sent_bytes",
+        "station",
+        "waited_s",
+        "wire",
+        "zone",
+    )
 
     def __init__(self, number: int, shape: ClusterShape) -> None:
         self.number = number
         self.zone = number % shape.zones
         self.station = Station(shape.threads)
         self.wire = Station(1)
+        self.network = [Station(1) for _ in range(shape.network_threads)]
+        self.connections: dict[object, ConnectionModel] = {}
         self.produces = 0
         self.waited_s = 0.0
         """Of all produce requests, in the queue."""
@@ -130,6 +169,14 @@ class BrokerModel:
         """To its logs: from producers and from leaders."""
         self.sent_bytes = 0
         """From its logs: to consumers and to followers."""
+
+    def connection(self, client: object) -> ConnectionModel:
+        """That of a client, which belongs to the next network thread in turn if it is new."""
+        found = self.connections.get(client)
+        if found is None:
+            network = self.network[len(self.connections) % len(self.network)] if self.network else None
+            found = self.connections[client] = ConnectionModel(network)
+        return found
 
 
 class BatchModel:
@@ -283,9 +330,10 @@ class ClusterModel:
         reader = self._readers.get(key)
         if reader is None:
             one_way_s = self.one_way_s(partition.leader.zone, follower.zone)
-            reader = self._readers[key] = FetchModel(partition.leader, follower.station, one_way_s, is_follower=True)
+            thread = Station(1) if self.shape.network_threads else follower.station
+            reader = self._readers[key] = FetchModel(partition.leader, thread, one_way_s, is_follower=True)
             self._owners[reader] = follower
-            self.time.at(one_way_s, self._fetch_arrived, reader)
+            self.time.at(one_way_s, self._fetch_came, reader)
         reader.session += 1
         partition.followers.append(reader)
         partition.positions[reader] = 0
@@ -299,7 +347,7 @@ class ClusterModel:
             station = self._stations.setdefault(number, Station(1))
             one_way_s = self.one_way_s(partition.leader.zone, number % self.shape.zones)
             reader = self._readers[key] = FetchModel(partition.leader, station, one_way_s, is_follower=False)
-            self.time.at(one_way_s, self._fetch_arrived, reader)
+            self.time.at(one_way_s, self._fetch_came, reader)
         reader.session += 1
         partition.consumer = reader
         reader.read_bytes[partition] = 0
@@ -308,7 +356,21 @@ class ClusterModel:
 
     def produce(self, request: ProduceModel) -> None:
         one_way_s = self.one_way_s(request.producer.zone, request.broker.zone)
-        self.time.at(self.time.now_s + one_way_s, self._produce_arrived, request)
+        self.time.at(self.time.now_s + one_way_s, self._produce_came, request)
+
+    def _produce_came(self, request: ProduceModel) -> None:
+        connection = request.broker.connection(request.producer)
+        if connection.network is None:
+            self._produce_arrived(request)
+        elif connection.muted:
+            connection.unread.append(request)
+        else:
+            self._read_request(connection, connection.network, request)
+
+    def _read_request(self, connection: ConnectionModel, network: Station, request: ProduceModel) -> None:
+        connection.muted = True
+        read_s = network.submit(self.time.now_s, self.shape.times.network_s(request.size_bytes))
+        self.time.at(read_s, self._produce_arrived, request)
 
     def _produce_arrived(self, request: ProduceModel) -> None:
         service_s = self.shape.times.produce_s(len(request.batches), request.size_bytes)
@@ -337,6 +399,17 @@ class ClusterModel:
                 self._commit(batch.partition, batch.partition.end)
 
     def _respond(self, request: ProduceModel) -> None:
+        network = request.broker.connection(request.producer).network
+        if network is None:
+            self._sent(request)
+        else:
+            self.time.at(network.submit(self.time.now_s, self.shape.times.network_s(0)), self._sent, request)
+
+    def _sent(self, request: ProduceModel) -> None:
+        connection = request.broker.connection(request.producer)
+        connection.muted = False
+        if connection.unread and connection.network is not None:
+            self._read_request(connection, connection.network, connection.unread.popleft())
         one_way_s = self.one_way_s(request.producer.zone, request.broker.zone)
         self.time.at(self.time.now_s + one_way_s, request.producer.acknowledged, request)
 
@@ -365,6 +438,13 @@ class ClusterModel:
         reader.fresh[partition] = None
         if reader.asked_s >= 0.0 and len(reader.fresh) == 1:
             self._serve(reader)  # it waits: only the first partition wakes it
+
+    def _fetch_came(self, reader: FetchModel) -> None:
+        network = reader.leader.connection(reader).network
+        if network is None:
+            self._fetch_arrived(reader)
+        else:
+            self.time.at(network.submit(self.time.now_s, self.shape.times.network_s(0)), self._fetch_arrived, reader)
 
     def _fetch_arrived(self, reader: FetchModel) -> None:
         self.fetches += 1
@@ -399,7 +479,11 @@ class ClusterModel:
         found, size_bytes = self._taken(reader)
         leader = reader.leader
         leader.sent_bytes += size_bytes
-        sent_s = leader.wire.submit(self.time.now_s, size_bytes / self.shape.network_bytes_s)
+        network = leader.connection(reader).network
+        written_s = self.time.now_s
+        if network is not None:
+            written_s = network.submit(written_s, self.shape.times.network_s(size_bytes))
+        sent_s = leader.wire.submit(written_s, size_bytes / self.shape.network_bytes_s)
         self.time.at(sent_s + reader.one_way_s, self._response_arrived, reader, found, size_bytes, asked_s)
 
     def _taken(self, reader: FetchModel) -> tuple[list[tuple[PartitionModel, int]], int]:
@@ -460,11 +544,11 @@ class ClusterModel:
                 )
             )
         # A consumer fetches what comes next while its application takes what came.
-        self.time.at(now_s + reader.one_way_s, self._fetch_arrived, reader)
+        self.time.at(now_s + reader.one_way_s, self._fetch_came, reader)
 
     def _followed(self, reader: FetchModel, found: list[tuple[PartitionModel, int]]) -> None:
         reader.acked = found
-        self.time.at(self.time.now_s + reader.one_way_s, self._fetch_arrived, reader)
+        self.time.at(self.time.now_s + reader.one_way_s, self._fetch_came, reader)
 
 
 def latencies_ms(delivered: list[Delivered], *, bystander: bool, from_s: float, to_s: float) -> NDArray[np.float64]:

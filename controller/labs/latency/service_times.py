@@ -43,3 +43,5 @@ MEASURED: Mapping[str, ServiceTimes] = {
 }
 THREADS: Mapping[str, int] = {"kafka": 8, "camerlengo": 1}
 """Kafka's default of num.io.threads; a broker of this project handles requests in one thread."""
+NETWORK_THREADS: Mapping[str, int] = {"kafka": 3, "camerlengo": 0}
+"""Kafka's default of num.network.threads; a broker of this project reads and sends in the same thread."""

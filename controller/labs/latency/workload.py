@@ -1,9 +1,10 @@
 """Workloads in the JSON of Trogdor, Kafka's test framework, and when their records are due.
 
-`ProduceBenchSpec` and `RoundTripWorkloadSpec` are read with the fields that matter here; unknown fields are refused, so
-that no setting is ignored silently. Records are due at times that do not depend on the cluster (an open loop): a record
-that is sent late keeps its due time, and its latency counts from there (no coordinated omission). Trogdor itself sends
-what a period of 100 ms allows at once and then flushes, which `arrivals="trogdor"` does too.
+`ProduceBenchSpec`, `ConsumeBenchSpec` and `RoundTripWorkloadSpec` are read with the fields that matter here; unknown
+fields are refused, so that no setting is ignored silently. Records are due at times that do not depend on the cluster
+(an open loop): a record that is sent late keeps its due time, and its latency counts from there (no coordinated
+omission). Trogdor itself sends what a period of 100 ms allows at once and then flushes, which `arrivals="trogdor"` does
+too.
 
 Source: org.apache.kafka.trogdor.workload of Kafka 2.8.
 """
@@ -111,7 +112,45 @@ class RoundTrip(
     use_configured_partitioner = False
 
 
+class ConsumeBench(
+    msgspec.Struct,
+    rename="camel",
+    forbid_unknown_fields=True,
+    tag="org.apache.kafka.trogdor.workload.ConsumeBenchSpec",
+    tag_field="class",
+):
+    """`active_topics`: TOPIC:PARTITION, both may have a range as in foo[1-3]:[0-5]. `target_messages_per_sec`: 0 for no
+    limit."""
+
+    max_messages: int
+    active_topics: list[str]
+    target_messages_per_sec: int = 0
+    start_ms: int = 0
+    duration_ms: int = 0
+    consumer_node: str = ""
+    bootstrap_servers: str = ""
+    consumer_conf: dict[str, str] = {}
+    common_client_conf: dict[str, str] = {}
+    admin_client_conf: dict[str, str] = {}
+
+
 Workload: TypeAlias = ProduceBench | RoundTrip
+
+
+def read_bench(text: bytes, name: str) -> ProduceBench | ConsumeBench:
+    """A workload that one client of Trogdor's runs by itself. Raises BadWorkload."""
+    try:
+        found: ProduceBench | ConsumeBench = msgspec.json.decode(text, type=ProduceBench | ConsumeBench)
+    except msgspec.DecodeError as error:
+        raise BadWorkload(f"{name}: {error}") from error
+    if isinstance(found, ConsumeBench):
+        if found.max_messages < 1:
+            raise BadWorkload(f"{name}: maxMessages is {found.max_messages}: expected 1 or more")
+        if not assigned(found):
+            raise BadWorkload(f"{name}: activeTopics is empty: expected at least one TOPIC:PARTITION")
+        return found
+    _check(found, name)
+    return found
 
 
 def read_workload(text: bytes, name: str) -> Workload:
@@ -120,6 +159,11 @@ def read_workload(text: bytes, name: str) -> Workload:
         found: Workload = msgspec.json.decode(text, type=ProduceBench | RoundTrip)
     except msgspec.DecodeError as error:
         raise BadWorkload(f"{name}: {error}") from error
+    _check(found, name)
+    return found
+
+
+def _check(found: Workload, name: str) -> None:
     for field, value in (("targetMessagesPerSec", found.target_messages_per_sec), ("maxMessages", found.max_messages)):
         if value < 1:
             raise BadWorkload(f"{name}: {field} is {value}: expected 1 or more")
@@ -128,13 +172,21 @@ def read_workload(text: bytes, name: str) -> Workload:
         raise BadWorkload(f"{name}: valueGenerator.size is {size}: expected {STAMP_BYTES} or more, for the stamps")
     if not topics_of(found):
         raise BadWorkload(f"{name}: activeTopics is empty: expected at least one topic")
-    return found
 
 
 def read_workload_file(path: Path) -> Workload:
     """Raises BadWorkload, also where there is no such file."""
+    return read_workload(_text_of(path), str(path))
+
+
+def read_bench_file(path: Path) -> ProduceBench | ConsumeBench:
+    """Raises BadWorkload, also where there is no such file."""
+    return read_bench(_text_of(path), str(path))
+
+
+def _text_of(path: Path) -> bytes:
     try:
-        return read_workload(path.read_bytes(), str(path))
+        return path.read_bytes()
     except OSError as error:
         raise BadWorkload(f"{path}: {error.strerror}: expected a JSON specification of Trogdor's") from error
 
@@ -145,15 +197,33 @@ TOPICS_MAX = 10_000
 
 def topics_of(workload: Workload) -> Mapping[str, Partitions]:
     """Topics by name: foo[1-3] stands for three."""
-    found: dict[str, Partitions] = {}
-    for pattern, partitions in workload.active_topics.items():
-        match = _RANGE.fullmatch(pattern)
-        numbers = range(int(match[2]), int(match[3]) + 1) if match else range(0)
-        if len(numbers) > TOPICS_MAX:
-            raise BadWorkload(f"activeTopics {pattern!r} names {len(numbers)} topics: expected at most {TOPICS_MAX}")
-        for name in [f"{match[1]}{number}{match[4]}" for number in numbers] if match else [pattern]:
-            found[name] = partitions
+    return {name: partitions for pattern, partitions in workload.active_topics.items() for name in _expanded(pattern)}
+
+
+def assigned(workload: ConsumeBench) -> list[tuple[str, int]]:
+    """The partitions that the consumer is assigned."""
+    found = []
+    for pattern in workload.active_topics:
+        for name in _expanded(pattern):
+            topic, colon, partition = name.partition(":")
+            if not (topic and colon and partition.isdecimal()):
+                raise BadWorkload(f"activeTopics {name!r}: expected TOPIC:PARTITION (groups are not supported here)")
+            found.append((topic, int(partition)))
     return found
+
+
+def _expanded(pattern: str) -> list[str]:
+    match = _RANGE.fullmatch(pattern)
+    if match is None:
+        return [pattern]
+    numbers = range(int(match[2]), int(match[3]) + 1)
+    if len(numbers) > TOPICS_MAX:
+        raise BadWorkload(f"activeTopics {pattern!r} names {len(numbers)} topics: expected at most {TOPICS_MAX}")
+    tails = _expanded(match[4])
+    if len(numbers) * len(tails) > TOPICS_MAX:
+        count = len(numbers) * len(tails)
+        raise BadWorkload(f"activeTopics {pattern!r} names {count} partitions: expected at most {TOPICS_MAX}")
+    return [f"{match[1]}{number}{tail}" for number in numbers for tail in tails]
 
 
 Arrivals = Literal["constant", "poisson", "trogdor"]
