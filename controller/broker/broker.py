@@ -63,7 +63,7 @@ from controller.broker.request_context import (
     first_slice,
 )
 from controller.broker.security.access import AccessControl, access_handlers
-from controller.broker.security.control_plane import CONTROL_APIS, ControlRequest, ControlRequests
+from controller.broker.security.control_plane import CONTROL_APIS, ControlRequest, ControlRequests, listeners_of
 from controller.broker.security.principal import Requester
 from controller.broker.security.sasl import SASL_APIS
 from controller.broker.settings import BrokerSettings
@@ -348,9 +348,10 @@ class Broker:
         self._quotas = None if access is None else access.quotas
         self._local = Requester(settings.control_plane_listener or settings.inter_broker_listener)
         read_epoch = None if access is None else access.read_epoch
-        self.control = ControlRequests(settings.control_plane_listener, read_epoch, self._clock, self._trace)
         self.guard = None if access is None else access.guard(self.metadata)
         """Checks what clients ask; None: everyone may do everything."""
+        listeners = listeners_of(settings, authorizes=self.guard is not None)
+        self.control = ControlRequests(listeners, read_epoch, self._clock, self._trace)
 
     def _made_handlers(self) -> dict[ApiKey, Handler]:
         handlers: dict[ApiKey, Handler] = {
@@ -466,7 +467,7 @@ class Broker:
         return self._admitted(exchange, client, request.value)
 
     def _admitted(self, exchange: RequestContext, client: Requester, value: RequestValue) -> Steps | None:
-        if exchange.header.api_key in CONTROL_APIS and self.control.refuses(client, exchange, value):
+        if exchange.header.api_key in self.control.listeners and self.control.refuses(client, exchange, value):
             return None
         admitted: RequestValue | None = value
         if self.guard is not None and client is not self._local:

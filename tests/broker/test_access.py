@@ -13,7 +13,7 @@ from controller.broker.security.acl_store import ACL_APIS
 from controller.broker.security.acls import AclOperation, AclPermission, PatternType, ResourceType
 from controller.broker.security.principal import Requester, parse_principal
 from controller.broker.security.special_checks import SPECIAL
-from controller.broker.security.table import ACCESS, ERRORS, Special, documentation
+from controller.broker.security.table import ACCESS, ERRORS, Special
 from controller.protocol import admin, client, fetch, groups, produce, security, transactions
 from controller.protocol.codec import SUPPORTED, ApiKey, encode_request
 from controller.protocol.control import (
@@ -26,9 +26,10 @@ from controller.protocol.control import (
 from controller.protocol.errors import ErrorCode
 from controller.protocol.schema import RequestValue
 from controller.zookeeper import paths
+from tests.broker.access_table import DIFFERENCES, KAFKA, documentation, pairs_of, rows_of
 from tests.broker.data_node import DataNode
 from tests.broker.harness import Deferred, header, leader_and_isr, live, metadata
-from tests.broker.test_control_plane import stop_replica
+from tests.broker.test_control_plane import LAST_EPOCH, forged, markers, stop_replica
 from tests.storage.batches import batch
 
 EVE = Requester("PLAINTEXT", "10.6.6.6", parse_principal("User:eve"))
@@ -212,7 +213,9 @@ def test_every_api_has_a_request_here() -> None:
 def test_what_is_denied_is_answered_so_and_changes_nothing(node: DataNode, key: ApiKey) -> None:
     before = state_of(node)
     answer = ask(node, EVE, key, REQUESTS[key]())
-    assert DENIALS & set(codes(answer)), answer
+    denied = DENIALS & set(codes(answer))
+    assert denied, answer
+    assert {ErrorCode(code).name for code in denied} <= {error for _, _, error in rows_of(key)}, "as documented"
     node.settle(1_000.0)
     assert state_of(node) == before
     assert any("Principal = User:eve is Denied" in line and "10.6.6.6" in line for line in node.trace.notes("info"))
@@ -221,6 +224,53 @@ def test_what_is_denied_is_answered_so_and_changes_nothing(node: DataNode, key: 
 @pytest.mark.parametrize("key", REQUESTS, ids=lambda key: key.name)
 def test_a_super_user_is_not_denied(node: DataNode, key: ApiKey) -> None:
     assert not DENIALS & set(codes(ask(node, ADMIN, key, REQUESTS[key]())))
+
+
+@pytest.mark.parametrize("key", forged(1))
+def test_a_client_without_cluster_action_can_not_act_as_the_controller(node: DataNode, key: ApiKey) -> None:
+    """Nor mute the real one by an epoch that no other will have."""
+    before = state_of(node)
+    for epoch in (1, LAST_EPOCH):
+        answer = ask(node, EVE, key, forged(epoch)[key])
+        assert ErrorCode.CLUSTER_AUTHORIZATION_FAILED in set(codes(answer))
+        assert state_of(node) == before
+    assert ask(node, ADMIN, key, forged(1)[key]).error_code == ErrorCode.NONE
+    assert node.node.broker.control.confirmed <= 1
+
+
+def test_a_client_without_cluster_action_can_not_mute_a_coordinator(node: DataNode) -> None:
+    def written(who: Requester, epoch: int) -> set[int]:
+        return set(codes(ask(node, who, ApiKey.WRITE_TXN_MARKERS, markers(epoch))))
+
+    assert written(EVE, LAST_EPOCH) == {ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+    assert written(ADMIN, 0) == {ErrorCode.REQUEST_TIMED_OUT}, "written, and not fenced; no follower is here"
+
+
+TRANSACTIONAL = 0x10
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        (None, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        ("of-others", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        ("own", ErrorCode.NONE),
+    ],
+)
+def test_transactional_records_need_a_transactional_id_that_is_allowed(name: str | None, error: ErrorCode) -> None:
+    """Without one they open a transaction that no coordinator ends."""
+    node = DataNode("t", **AUTHORIZER)
+    allow(
+        node,
+        acl("User:eve", "t", AclOperation.WRITE),
+        acl("User:eve", "own", AclOperation.WRITE, kind=ResourceType.TRANSACTIONAL_ID),
+    )
+    records = batch(producer=(1, 0, 0), attributes=TRANSACTIONAL)
+    topics = (produce.ProduceTopic("t", (produce.ProducePartition(0, records),)),)
+    assert set(codes(ask(node, EVE, ApiKey.PRODUCE, produce.ProduceRequest(1, 1_000, topics, name)))) == {error}
+    plain = (produce.ProduceTopic("t", (produce.ProducePartition(0, batch()),)),)
+    answer = ask(node, EVE, ApiKey.PRODUCE, produce.ProduceRequest(1, 1_000, plain, name))
+    assert set(codes(answer)) == {ErrorCode.NONE}, "a name without such records is not checked, as in Kafka"
 
 
 def test_an_api_without_a_row_is_refused(node: DataNode, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,6 +410,13 @@ def test_without_an_authorizer_there_are_no_acls() -> None:
         assert ErrorCode.SECURITY_DISABLED in set(codes(ask(node, EVE, key, REQUESTS[key]())))
     assert node.row(paths.ACLS) is None
     assert node.node.broker.guard is None
+
+
+def test_what_is_checked_is_what_kafka_checks_or_has_a_reason() -> None:
+    assert set(KAFKA) <= set(ACCESS)
+    differ = {key for key in ACCESS if pairs_of(key) != set(KAFKA.get(key, ()))}
+    assert differ <= set(DIFFERENCES) <= set(ACCESS)
+    assert differ == {ApiKey.ALLOCATE_PRODUCER_IDS}
 
 
 def test_the_table_of_the_documentation_is_the_one_of_the_code() -> None:

@@ -12,6 +12,11 @@ from controller.protocol.codec import SUPPORTED, ApiKey, encode_request
 from controller.protocol.control import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
 from controller.protocol.errors import ErrorCode
 from controller.protocol.schema import RequestValue
+from controller.protocol.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from tests.broker.data_node import DataNode
 from tests.broker.harness import Deferred, header, leader_and_isr, live, metadata
 
@@ -41,6 +46,11 @@ def forged(epoch: int) -> dict[ApiKey, RequestValue]:
     }
 
 
+def markers(epoch: int) -> WriteTxnMarkersRequest:
+    """Ends a transaction of producer 1, as a coordinator of the epoch."""
+    return WriteTxnMarkersRequest((WritableTxnMarker(1, 0, True, (WritableTxnMarkerTopic("t", (0,)),), epoch),))
+
+
 def sent(node: DataNode, key: ApiKey, value: RequestValue, listener: str) -> Any:
     answer = Deferred(key, SUPPORTED[key].last)
     node.node.broker.receive(encode_request(header(key, answer.version), value), answer.take, Requester(listener))
@@ -68,6 +78,21 @@ def test_a_request_of_a_controller_is_refused_on_another_listener(key: ApiKey, l
     (line, _) = node.trace.notes("warning")[-2:]
     assert f"User:ANONYMOUS from 127.0.0.1 on listener {listener}" in line
     assert sent(node, key, forged(1)[key], "CONTROL").error_code == ErrorCode.NONE
+
+
+def test_markers_are_taken_from_the_brokers_listener_alone_where_there_are_others() -> None:
+    """Otherwise one with an epoch that no coordinator has makes the partition refuse the real one for ever."""
+    node = DataNode("t", **TWO_LISTENERS)
+
+    def written(epoch: int, listener: str) -> int:
+        (marker,) = sent(node, ApiKey.WRITE_TXN_MARKERS, markers(epoch), listener).markers
+        return int(marker.topics[0].partitions[0].error_code)
+
+    assert written(LAST_EPOCH, "CLIENTS") == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    line = "WriteTxnMarkers refused: User:ANONYMOUS from 127.0.0.1 on listener CLIENTS sent it"
+    assert line in node.trace.notes("warning")[-1]
+    assert written(LAST_EPOCH, "CONTROL") == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert written(3, "PLAINTEXT") == ErrorCode.REQUEST_TIMED_OUT, "written, and not fenced; no follower is here"
 
 
 @pytest.mark.parametrize("key", forged(1))

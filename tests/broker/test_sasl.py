@@ -26,11 +26,12 @@ from controller.broker.security.scram import (
 from controller.broker.security.scram_store import is_user_name
 from controller.clock import Future, VirtualClock
 from controller.protocol.client import ApiVersionsRequest, MetadataRequest
-from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
+from controller.protocol.codec import SUPPORTED, ApiKey, RequestHeader, decode_response, encode_request
 from controller.protocol.errors import ErrorCode
 from controller.protocol.framing import joined
 from controller.protocol.schema import RequestValue
 from controller.protocol.security import SaslAuthenticateRequest, SaslHandshakeRequest
+from tests.broker.test_control_plane import forged, markers
 
 PASSWORD = "pencil"
 
@@ -126,6 +127,21 @@ def test_nothing_is_answered_before_authentication() -> None:
     halfway = Connection()
     assert halfway.handshake("PLAIN") == 0
     assert not halfway.asks()
+
+
+ATTACKS = forged(2**31 - 1) | {ApiKey.WRITE_TXN_MARKERS: markers(2**31 - 1)}
+
+
+@pytest.mark.parametrize("key", ATTACKS)
+def test_who_is_not_authenticated_can_not_act_as_controller_or_coordinator(key: ApiKey) -> None:
+    for begins in (False, True):
+        connection = Connection()
+        if begins:
+            assert connection.handshake("SCRAM-SHA-256") == 0
+        assert connection.ask(key, ATTACKS[key], SUPPORTED[key].last) is None
+        (line,) = connection.notes
+        assert f"API {int(key)} before authentication" in line
+        assert connection.passed == []
 
 
 def test_a_session_ends_and_is_renewed_by_the_same_user() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import kafka
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioTopicPartition
+from aiokafka.errors import KafkaError as AioError
 from confluent_kafka import admin
 
 from controller.hosts.local_cluster import BrokerChild
@@ -27,10 +30,12 @@ from tests.programs import program
 
 LIMIT_S = 30.0
 TOPIC, SECRET = "open", "secret"
-PLAIN_USERS = {"admin": "admin-pw", "alice": "alice-pw", "broker": "broker-pw"}
+PLAIN_USERS = {"admin": "admin-pw", "alice": "alice-pw", "broker": "broker-pw", "ALICE": "alice-pw"}
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 UNSECURED = "UNSECURED"
 """A listener that accepts tokens without a signature."""
+MAPPED = "MAPPED"
+"""A listener with TLS whose rule makes another principal of alice."""
 WAYS = (("SSL", ""), *((protocol, one) for protocol in ("SASL_PLAINTEXT", "SASL_SSL") for one in MECHANISMS))
 
 
@@ -41,11 +46,11 @@ class Secured:
     folder: Path
 
     def options(
-        self, protocol: str, mechanism: str = "", user: str = "alice", password: str = "alice-pw"
+        self, protocol: str, mechanism: str = "", user: str = "alice", password: str = "alice-pw", listener: str = ""
     ) -> dict[str, Any]:
         """For librdkafka."""
         options: dict[str, Any] = {
-            "bootstrap.servers": f"127.0.0.1:{self.ports[protocol]}",
+            "bootstrap.servers": f"127.0.0.1:{self.ports[listener or protocol]}",
             "security.protocol": protocol,
             "log_level": 0,
         }
@@ -55,6 +60,20 @@ class Secured:
             options["ssl.certificate.location"] = options["ssl.key.location"] = str(self.folder / f"{user}.pem")
         if mechanism:
             options |= {"sasl.mechanism": mechanism, "sasl.username": user, "sasl.password": password}
+        return options
+
+    def python_options(
+        self, protocol: str, mechanism: str = "", user: str = "alice", password: str = "alice-pw", listener: str = ""
+    ) -> dict[str, Any]:
+        """For kafka-python and aiokafka."""
+        options: dict[str, Any] = {
+            "bootstrap_servers": f"127.0.0.1:{self.ports[listener or protocol]}",
+            "security_protocol": protocol,
+        }
+        if "SSL" in protocol:
+            options["ssl_context"] = self.context(protocol, user)
+        if mechanism:
+            options |= {"sasl_mechanism": mechanism, "sasl_plain_username": user, "sasl_plain_password": password}
         return options
 
     def context(self, protocol: str, user: str = "alice") -> ssl.SSLContext:
@@ -74,14 +93,16 @@ def free_port() -> int:
 
 
 def settings_of(folder: Path) -> tuple[dict[str, str], dict[str, int]]:
-    ports = {name: free_port() for name in ("BROKERS", "SSL", "SASL_PLAINTEXT", "SASL_SSL", UNSECURED)}
+    ports = {name: free_port() for name in ("BROKERS", "SSL", "SASL_PLAINTEXT", "SASL_SSL", UNSECURED, MAPPED)}
     users = " ".join(f'user_{name}="{password}"' for name, password in PLAIN_USERS.items())
     own = 'username="broker" password="broker-pw"'
     jaas = f"org.apache.kafka.common.security.plain.PlainLoginModule required {own} {users};"
     given = {
         "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
         "listener.security.protocol.map": "BROKERS:SASL_SSL,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,"
-        f"{UNSECURED}:SASL_PLAINTEXT",
+        f"{UNSECURED}:SASL_PLAINTEXT,{MAPPED}:SSL",
+        "listener.name.mapped.ssl.client.auth": "required",
+        "listener.name.mapped.ssl.principal.mapping.rules": "RULE:^CN=alice$/mallory/,DEFAULT",
         "listener.name.unsecured.sasl.enabled.mechanisms": "OAUTHBEARER",
         "listener.name.unsecured.camerlengo.sasl.oauthbearer.allow.unsecured.tokens": "true",
         "inter.broker.listener.name": "BROKERS",
@@ -97,7 +118,7 @@ def settings_of(folder: Path) -> tuple[dict[str, str], dict[str, int]]:
         "super.users": "User:admin;User:broker",
         "offsets.topic.replication.factor": "1",
     }
-    passwords = [name for name in ports if name not in ("SSL", UNSECURED)]
+    passwords = [name for name in ports if name not in ("SSL", UNSECURED, MAPPED)]
     given |= {f"listener.name.{name.lower()}.plain.sasl.jaas.config": jaas for name in passwords}
     return given, ports
 
@@ -168,14 +189,7 @@ def by_confluent(secured: Secured, protocol: str, mechanism: str, value: bytes) 
 
 
 def by_kafka_python(secured: Secured, protocol: str, mechanism: str, value: bytes) -> bool:
-    options: dict[str, Any] = {
-        "bootstrap_servers": f"127.0.0.1:{secured.ports[protocol]}",
-        "security_protocol": protocol,
-    }
-    if "SSL" in protocol:
-        options["ssl_context"] = secured.context(protocol)
-    if mechanism:
-        options |= {"sasl_mechanism": mechanism, "sasl_plain_username": "alice", "sasl_plain_password": "alice-pw"}
+    options = secured.python_options(protocol, mechanism)
     producer = kafka.KafkaProducer(**options, enable_idempotence=False)
     producer.send(TOPIC, value, partition=0).get(LIMIT_S)
     producer.close(5)
@@ -190,14 +204,7 @@ def by_kafka_python(secured: Secured, protocol: str, mechanism: str, value: byte
 
 def by_aiokafka(secured: Secured, protocol: str, mechanism: str, value: bytes) -> bool:
     async def there_and_back() -> bool:
-        options: dict[str, Any] = {
-            "bootstrap_servers": f"127.0.0.1:{secured.ports[protocol]}",
-            "security_protocol": protocol,
-        }
-        if "SSL" in protocol:
-            options["ssl_context"] = secured.context(protocol)
-        if mechanism:
-            options |= {"sasl_mechanism": mechanism, "sasl_plain_username": "alice", "sasl_plain_password": "alice-pw"}
+        options = secured.python_options(protocol, mechanism)
         producer = AIOKafkaProducer(**options)
         await producer.start()
         await producer.send_and_wait(TOPIC, value, partition=0)
@@ -216,14 +223,19 @@ def by_aiokafka(secured: Secured, protocol: str, mechanism: str, value: bytes) -
 
 
 def by_kcat(secured: Secured, protocol: str, mechanism: str, value: bytes) -> bool:
-    words = [program("kcat"), "-t", TOPIC, "-p", "0"]
-    for name, text in secured.options(protocol, mechanism).items():
-        words += ["-b", text] if name == "bootstrap.servers" else ["-X", f"{name}={text}"]
+    words = kcat_words(secured.options(protocol, mechanism))
     subprocess.run([*words, "-P"], input=value, check=True, timeout=LIMIT_S)
     read = subprocess.run(
         [*words, "-C", "-e", "-q", "-o", "beginning"], check=True, timeout=LIMIT_S, capture_output=True
     )
     return value in read.stdout.splitlines()
+
+
+def kcat_words(options: Mapping[str, Any]) -> list[str]:
+    words = [program("kcat"), "-t", TOPIC, "-p", "0"]
+    for name, text in options.items():
+        words += ["-b", text] if name == "bootstrap.servers" else ["-X", f"{name}={text}"]
+    return words
 
 
 CLIENTS = {"confluent-kafka": by_confluent, "kafka-python": by_kafka_python, "aiokafka": by_aiokafka}
@@ -258,9 +270,7 @@ def unsecured(secured: Secured, claims: str) -> dict[str, Any]:
 @pytest.mark.programs
 def test_kcat_with_an_unsecured_token(secured: Secured) -> None:
     def kcat(claims: str, **how: Any) -> subprocess.CompletedProcess[bytes]:
-        options = unsecured(secured, claims)
-        words = [program("kcat"), "-b", options.pop("bootstrap.servers"), "-t", TOPIC, "-p", "0"]
-        words += [word for pair in options.items() for word in ("-X", "=".join(map(str, pair)))]
+        words = kcat_words(unsecured(secured, claims))
         return subprocess.run([*words, *how.pop("words")], timeout=LIMIT_S, capture_output=True, check=False, **how)
 
     assert kcat("principal=alice", words=["-P"], input=b"unsecured").returncode == 0
@@ -319,3 +329,73 @@ def test_a_denied_topic(secured: Secured, user: str, topic: str) -> None:
     who = f"Principal = User:{user} is Denied Operation = Describe from host = 127.0.0.1"
     line = f"{who} on resource = Topic:LITERAL:{topic}"
     eventually(lambda: line in secured.log(), line)
+
+
+# -- who is authenticated, but is not whom the ACLs name
+
+
+def kafka_pythons_error(options: dict[str, Any]) -> str:
+    try:
+        producer = kafka.KafkaProducer(**options, enable_idempotence=False)
+        try:
+            producer.send(TOPIC, b"x", partition=0).get(LIMIT_S)
+        finally:
+            producer.close(1)
+    except kafka.errors.KafkaError as error:
+        return repr(error)
+    return ""
+
+
+def aiokafkas_error(options: dict[str, Any]) -> str:
+    async def write() -> None:
+        async with AIOKafkaProducer(**options) as producer:
+            await producer.send_and_wait(TOPIC, b"x", partition=0)
+
+    try:
+        asyncio.run(write())
+    except AioError as error:
+        return repr(error)
+    return ""
+
+
+WRONG_PRINCIPALS: Mapping[str, tuple[Mapping[str, str], str]] = {
+    "a rule that maps to another": ({"protocol": "SSL", "listener": MAPPED, "user": "alice"}, "User:mallory"),
+    "the super user's certificate without a rule": (
+        {"protocol": "SSL", "listener": MAPPED, "user": "broker"},
+        "User:CN=broker",
+    ),
+    "another user": ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "user": "ALICE"}, "User:ALICE"),
+}
+
+
+def check_wrong_principal(secured: Secured, wrong: str, error: Callable[[Mapping[str, str]], str]) -> None:
+    how, principal = WRONG_PRINCIPALS[wrong]
+    line = f"Principal = {principal} is Denied Operation = Describe from host = 127.0.0.1"
+    before = secured.log().count(line)
+    assert re.search("(?i)topic ?authorization ?failed", error(how))
+    eventually(lambda: secured.log().count(line) > before, line)
+
+
+ERRORS: Mapping[str, Callable[[Secured, Mapping[str, str]], str]] = {
+    "confluent-kafka": lambda secured, how: failure(secured.options(**how)),
+    "kafka-python": lambda secured, how: kafka_pythons_error(secured.python_options(**how)),
+    "aiokafka": lambda secured, how: aiokafkas_error(secured.python_options(**how)),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_PRINCIPALS)
+@pytest.mark.parametrize("client", ERRORS)
+def test_a_wrong_principal(secured: Secured, client: str, wrong: str) -> None:
+    check_wrong_principal(secured, wrong, partial(ERRORS[client], secured))
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("wrong", WRONG_PRINCIPALS)
+def test_a_wrong_principal_by_kcat(secured: Secured, wrong: str) -> None:
+    def error(how: Mapping[str, str]) -> str:
+        words = [*kcat_words(secured.options(**how)), "-P"]
+        done = subprocess.run(words, input=b"x", timeout=LIMIT_S, capture_output=True, check=False)
+        assert done.returncode != 0
+        return done.stderr.decode()
+
+    check_wrong_principal(secured, wrong, error)

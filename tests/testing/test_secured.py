@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import ssl
 import stat
 import subprocess
@@ -20,9 +21,16 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError as AioError
 from kafka.errors import KafkaError as PythonError
 
+from controller.hosts.local_cluster import ask_broker
 from controller.hosts.secured import ClientSettings, Security
+from controller.protocol.codec import SUPPORTED, ApiKey
+from controller.protocol.errors import ErrorCode
+from controller.protocol.schema import ResponseValue
 from controller.testing import Kafka, UnsupportedByHost
 from controller.testing.host import ClusterOptions
+from controller.testing.memory_host import MemoryHost
+from tests.broker.test_access import codes
+from tests.broker.test_control_plane import forged, markers, stop_replica
 from tests.processes import eventually
 from tests.programs import program
 from tests.testing.clients import QUIET
@@ -134,6 +142,35 @@ def test_a_client_without_credentials_gets_an_error(secured: Kafka) -> None:
 
     with pytest.raises(AioError, match="Unable to bootstrap"):
         asyncio.run(connect())
+
+
+HUGE = 2**31 - 1
+ATTACKS = (*forged(HUGE).items(), (ApiKey.WRITE_TXN_MARKERS, markers(HUGE)), (ApiKey.STOP_REPLICA, stop_replica(1)))
+
+
+@pytest.mark.parametrize("listener", ["SASL_SSL", "BROKERS"])
+def test_attacks_as_controller_or_coordinator_change_nothing(secured: Kafka, listener: str) -> None:
+    """Before authentication, and by a user without ClusterAction; also on the listener of the brokers."""
+    security = secured._host.security
+    assert security is not None
+    before = (secured.leader(TOPIC), secured.isr(TOPIC), secured.controller)
+    assert isinstance(secured._host, MemoryHost)
+    incarnation = secured._host._brokers[1].incarnation
+    assert incarnation is not None
+    (port,) = (one.port for one in incarnation.settings.advertised if one.name == listener)
+    context = ssl.create_default_context(cafile=str(secured.client_settings().authority))
+    for key, request in ATTACKS:
+        version = SUPPORTED[key].last
+
+        def ask(secure: Callable[[socket.socket, str], socket.socket]) -> ResponseValue:
+            return ask_broker(("127.0.0.1", port), key, version, request, LIMIT_S, secure)  # noqa: B023
+
+        with pytest.raises((ConnectionError, ssl.SSLError)):
+            ask(lambda connection, name: context.wrap_socket(connection, server_hostname=name))
+        answer = ask(lambda connection, name: security.connect(connection, name, "eve"))
+        assert "CLUSTER_AUTHORIZATION_FAILED" in {ErrorCode(code).name for code in codes(answer)}
+    assert (secured.leader(TOPIC), secured.isr(TOPIC), secured.controller) == before
+    by_kafka_python(secured.client_settings(), TOPIC, b"after the attacks")
 
 
 def kafka_pythons_error(client: ClientSettings) -> str:

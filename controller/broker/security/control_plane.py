@@ -6,18 +6,23 @@ the confirmed one waits until /controller_epoch has been read. At or below what 
 after a sync, no controller was elected in that epoch, and the request is refused with STALE_CONTROLLER_EPOCH. If the
 znode can't be read the connection is closed, and a controller sends its request again.
 
+Markers of transactions carry the epoch of a coordinator, and a partition refuses lower ones of the same producer. One
+with epoch 2^31-1 would refuse the coordinator for ever. Where nothing else says who may send markers, they are taken
+from the brokers' own listener alone.
+
 One look at ZooKeeper is under way at a time, and decides for all requests that came before it began.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
 
 from controller.broker.request_context import RequestContext, on_broker_thread
 from controller.broker.security.principal import Requester
+from controller.broker.settings import BrokerSettings
 from controller.clock import Clock, spawn
 from controller.protocol.codec import ApiKey
 from controller.protocol.control import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
@@ -58,6 +63,16 @@ async def _read(client: ZooKeeperClient) -> int:
     return 0 if row is None else decode_controller_epoch(row.path, row.data)
 
 
+def listeners_of(settings: BrokerSettings, *, authorizes: bool) -> Mapping[ApiKey, str]:
+    """The one listener by which a request may come. `authorizes`: ACLs say who may send markers, on any listener."""
+    found: dict[ApiKey, str] = {}
+    if settings.control_plane_listener is not None:
+        found = dict.fromkeys(CONTROL_APIS, settings.control_plane_listener)
+    if not authorizes and len(settings.listeners) > 1:
+        found[ApiKey.WRITE_TXN_MARKERS] = settings.inter_broker_listener
+    return found
+
+
 class _Waiting(msgspec.Struct):
     exchange: RequestContext
     request: ControlRequest
@@ -65,11 +80,13 @@ class _Waiting(msgspec.Struct):
 
 
 class ControlRequests:
-    """Admits the requests of a controller. `listener`: control.plane.listener.name, None if all listeners may carry
-    them. Without `read_epoch` every epoch is believed. All of it runs on the broker's thread."""
+    """Admits the requests of a controller. `listeners`: those of `listeners_of`. Without `read_epoch` every epoch is
+    believed. All of it runs on the broker's thread."""
 
-    def __init__(self, listener: str | None, read_epoch: ReadEpoch | None, clock: Clock, trace: Trace) -> None:
-        self._listener = listener
+    def __init__(
+        self, listeners: Mapping[ApiKey, str], read_epoch: ReadEpoch | None, clock: Clock, trace: Trace
+    ) -> None:
+        self.listeners = listeners
         self._read_epoch = read_epoch
         self._clock = clock
         self._trace = trace
@@ -79,12 +96,21 @@ class ControlRequests:
         """The highest epoch that ZooKeeper has shown."""
 
     def refuses(self, client: Requester, exchange: RequestContext, request: Any) -> bool:
-        """Answer a request of a controller that came by another listener than the control plane's."""
-        api = CONTROL_APIS[exchange.header.api_key]
-        if self._listener is None or client.listener == self._listener:
+        """Answer a request that came by another listener than the one for its API."""
+        key = exchange.header.api_key
+        listener = self.listeners.get(key, client.listener)
+        if client.listener == listener:
             return False
-        reason = f"{client} sent it; expected listener {self._listener} (control.plane.listener.name)"
-        self._refuse(api, exchange, request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, reason)
+        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        api = CONTROL_APIS.get(key)
+        if api is None:
+            self._note(
+                "warning", f"WriteTxnMarkers refused: {client} sent it; expected the brokers' listener {listener}"
+            )
+            exchange.refuse(request, error)
+        else:
+            reason = f"{client} sent it; expected listener {listener} (control.plane.listener.name)"
+            self._refuse(api, exchange, request, error, reason)
         return True
 
     def admit(self, exchange: RequestContext, request: ControlRequest, go_on: Callable[[], None]) -> None:

@@ -50,6 +50,22 @@ def operation_bits(client: Requester, authorizer: Authorizer, resource_type: Res
     return bits
 
 
+def produce(asked: CheckedRequest) -> None:
+    """Transactional records need a transactional id: without that check they could be written in no one's name, and
+    would hold back read_committed consumers for ever, since no coordinator ends their transaction."""
+    records = (one.records for topic in asked.request.topic_data for one in topic.partition_data)
+    if not any(map(_is_transactional, records)):
+        return
+    name, kind = asked.request.transactional_id, ResourceType.TRANSACTIONAL_ID
+    if name is None or not asked.allows(AclOperation.WRITE, kind, name):
+        asked.refuse(ERRORS[kind])
+
+
+def _is_transactional(records: bytes | memoryview | None) -> bool:
+    """By the attributes of the first batch, as in Kafka; what is no batch is refused later."""
+    return records is not None and len(records) > 22 and records[16] == 2 and bool(records[22] & 0x10)
+
+
 def fetch(asked: CheckedRequest) -> None:
     """A consumer gets no fetch session: what it may read is then asked with each fetch, and a topic that it was denied
     is not forgotten."""
@@ -299,6 +315,7 @@ def _offset_delete_refusal(request: OffsetDeleteRequest, error: ErrorCode) -> Of
 SPECIAL: Mapping[str, Callable[[CheckedRequest], None]] = {
     check.__name__: check
     for check in (
+        produce,
         fetch,
         metadata,
         offset_fetch,

@@ -5,8 +5,8 @@ if it is denied, everything that was asked is answered with the resource's error
 its arrays: those that are denied are answered with the error and do not reach the handler, so that nothing of them can
 change. What neither can say is a `Special`, a function in `special_checks.py`, with its words for the documentation.
 
-`docs/security.md` has the table as `python -m tests.broker.access_table` writes it. An API without a row is a failing
-test, and is refused by a broker with an authorizer.
+`docs/security.md` has the table, beside Kafka's, as `python -m tests.broker.access_table` writes it. An API without a
+row is a failing test, and is refused by a broker with an authorizer.
 """
 
 from __future__ import annotations
@@ -89,9 +89,18 @@ def _configs(operation: str) -> tuple[Check, ...]:
 
 ACCESS: Mapping[ApiKey, tuple[Check, ...]] = MappingProxyType(
     {
-        ApiKey.PRODUCE: (_WRITE_TRANSACTION, _topics(AclOperation.WRITE, "topic_data", answered_in="responses")),
+        ApiKey.PRODUCE: (
+            Special("produce", (_says("Write", "TransactionalId of transactional records"),)),
+            _topics(AclOperation.WRITE, "topic_data", answered_in="responses"),
+        ),
         ApiKey.FETCH: (
-            Special("fetch", (_says("ClusterAction", "Cluster for followers"), _says("Read", "Topic for consumers"))),
+            Special(
+                "fetch",
+                (
+                    _says("ClusterAction", "Cluster for followers", "TOPIC_AUTHORIZATION_FAILED"),
+                    _says("Read", "Topic for consumers"),
+                ),
+            ),
         ),
         ApiKey.LIST_OFFSETS: (_DESCRIBE_TOPICS,),
         ApiKey.METADATA: (
@@ -203,23 +212,3 @@ def operation_title(operation: AclOperation) -> str:
 def resource_title(resource_type: ResourceType) -> str:
     """Kafka's spelling in ACLs and logs: TransactionalId."""
     return _TITLES[resource_type]
-
-
-def documentation() -> list[str]:
-    """The table in Markdown."""
-    lines = ["| API | operation | resource | answered with |", "| --- | --- | --- | --- |"]
-    for key, checks in ACCESS.items():
-        rows = [row for check in checks for row in _rows(check)] or [("none", "", "")]
-        name = key.name.title().replace("_", "")
-        lines += [f"| {name if not at else ''} | {' | '.join(row)} |" for at, row in enumerate(rows)]
-    return lines
-
-
-def _rows(check: Check) -> tuple[tuple[str, str, str], ...]:
-    if isinstance(check, Special):
-        return check.says
-    which = " of each" if isinstance(check, Each) else ""
-    if check.name_in == "transactional_id":
-        which = ", if there is one"
-    resource = resource_title(check.resource_type) + which
-    return ((operation_title(check.operation), resource, ERRORS[check.resource_type].name),)
