@@ -25,7 +25,12 @@ from msgspec.structs import replace as replace_struct
 from controller.broker.quotas.quota_settings import QuotaSettings, of_listener, quota_table, take_quotas
 from controller.broker.security.principal import Principal, parse_principal
 from controller.broker.security.sasl_settings import READ_SASL_SETTINGS, sasl_settings
-from controller.broker.security.tls_settings import READ_TLS_SETTINGS, tls_settings
+from controller.broker.security.tls_settings import (
+    READ_TLS_SETTINGS,
+    READ_ZOOKEEPER_TLS_SETTINGS,
+    tls_settings,
+    zookeeper_tls,
+)
 from controller.broker.tier_settings import TierSettings, take_tiers, tier_table
 from controller.broker.unread_settings import has_no_effect, refused_settings
 from controller.core.topic_settings import ALONE_IN_USE, faults_alone
@@ -564,12 +569,16 @@ def parse_settings(given: Mapping[str, str]) -> BrokerSettings:
     problems = _complete(fields, given)
     if problems:
         raise BadSettings(tuple(problems))
-    without_effect = tuple(sorted(name for name in given if name not in _NAMES and not _is_of_listener(name)))
+    without_effect = tuple(sorted(name for name in given if name not in _NAMES and not _is_read_elsewhere(name)))
     settings = BrokerSettings(**fields, without_effect=without_effect, given=dict(given))
     problems = _contradictions(settings)
     if problems:
         raise BadSettings(tuple(problems))
     return settings
+
+
+def _is_read_elsewhere(name: str) -> bool:
+    return _is_of_listener(name) or name in READ_ZOOKEEPER_TLS_SETTINGS
 
 
 def _is_of_listener(name: str) -> bool:
@@ -602,9 +611,11 @@ def _complete(fields: dict[str, Any], given: Mapping[str, str]) -> list[str]:
     problems += wrong
     if fields["zookeeper_connection_timeout_ms"] is None:
         fields["zookeeper_connection_timeout_ms"] = fields["zookeeper_session_timeout_ms"]
-    if fields["zookeeper_set_acl"] and fields["zookeeper_digest"] is None:
+    own_identity = fields["zookeeper_digest"] or given.get("zookeeper.ssl.keystore.location", "").strip()
+    if fields["zookeeper_set_acl"] and not own_identity:
         problems.append(
-            "zookeeper.set.acl=true: expected camerlengo.zookeeper.digest, because without it no client could write"
+            "zookeeper.set.acl=true: expected camerlengo.zookeeper.digest or zookeeper.ssl.keystore.location, because"
+            " without an identity no client could write"
         )
     if not fields["listeners"]:
         return [*problems, "listeners=: expected at least one"]
@@ -683,7 +694,7 @@ def _log_settings(given: Mapping[str, str]) -> tuple[LogSettings, list[str]]:
 
 def _contradictions(settings: BrokerSettings) -> list[str]:
     """What contradicts another setting."""
-    problems: list[str] = []
+    problems = zookeeper_tls(settings.given)[1]
     for listener in settings.listeners:
         if settings.protocol(listener.name).endswith("SSL"):
             problems += tls_settings(settings.given, listener.name)[1]

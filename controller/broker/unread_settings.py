@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from controller.broker.security.sasl_settings import READ_SASL_SETTINGS
-from controller.broker.security.tls_settings import READ_TLS_SETTINGS
+from controller.broker.security.tls_settings import READ_TLS_SETTINGS, READ_ZOOKEEPER_TLS_SETTINGS
 
 # By family, where none or few of it are read; those that are, `settings.py` knows.
 _FAMILIES = (
@@ -52,6 +52,7 @@ _FAMILIES = (
 
 _NO_ENCRYPTION = "connections would not be encrypted or authenticated"
 _NO_AUTHENTICATION = "clients would not be authenticated"
+_NO_REVOCATION = "revoked certificates would be accepted"
 _NO_QUOTA = "the quota would not be enforced"
 _NO_POLICY = "the policy would not be enforced"
 
@@ -93,7 +94,9 @@ _PROMISES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "ssl.protocol": (_NO_ENCRYPTION, ("TLSv1.3", "TLSv1.2")),
     "ssl.trustmanager.algorithm": (_NO_ENCRYPTION, ("PKIX",)),
     "ssl.truststore.type": (_NO_ENCRYPTION, ("JKS",)),
-    "zookeeper.ssl.client.enable": ("the connection to ZooKeeper would not be encrypted", ("false",)),
+    "zookeeper.ssl.cipher.suites": ("other ciphers could be used", ()),
+    "zookeeper.ssl.crl.enable": (_NO_REVOCATION, ("false",)),
+    "zookeeper.ssl.ocsp.enable": (_NO_REVOCATION, ("false",)),
 }
 
 
@@ -101,7 +104,7 @@ def refused_settings(given: Mapping[str, str]) -> list[str]:
     """A sentence for each setting that promises what this broker can't keep. No value of a secret is shown."""
     problems: list[str] = []
     for name, text in given.items():
-        if name in READ_TLS_SETTINGS or name in READ_SASL_SETTINGS:
+        if name in READ_TLS_SETTINGS or name in READ_SASL_SETTINGS or name in READ_ZOOKEEPER_TLS_SETTINGS:
             continue
         family = name[: name.find(".") + 1]
         missing, harmless = _PROMISES.get(name) or _PROMISES.get(family) or ("", ())

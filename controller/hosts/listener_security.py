@@ -1,4 +1,4 @@
-"""What the security protocols of a broker's listeners need of the host: TLS contexts, SASL listeners, logins to others.
+"""What the security protocols of a broker need of the host: TLS contexts, SASL listeners, logins to others.
 
 The settings were checked when they were parsed; here their files are read.
 """
@@ -6,6 +6,7 @@ The settings were checked when they were parsed; here their files are read.
 from __future__ import annotations
 
 import secrets
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,14 +15,17 @@ from controller.broker.security.bounded_notes import BoundedNotes
 from controller.broker.security.oauth import CheckToken, OAuthSettings, unsecured_claims
 from controller.broker.security.sasl import ReadCredential, SaslListener
 from controller.broker.security.sasl_settings import SaslSettings, sasl_settings
-from controller.broker.security.tls_settings import tls_settings
+from controller.broker.security.tls_settings import tls_settings, zookeeper_tls
 from controller.broker.settings import BrokerSettings
-from controller.clock import Clock
+from controller.clock import Clock, spawn
 from controller.hosts.login import Login
 from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers
 from controller.hosts.server import SocketServer
 from controller.hosts.tls import BadCertificates, TlsContext, TlsListener
+from controller.zookeeper.kazoo_connection import KazooConnection
+from controller.zookeeper.operations import ZooKeeperError
+from controller.zookeeper.paths import SECURED_PATHS, is_open_to_all
 
 Note = Callable[[str, str], None]
 
@@ -31,7 +35,7 @@ class ListenerSecurity:
 
     def __init__(self, settings: BrokerSettings, note: Note) -> None:
         self._settings = settings
-        self._note = note
+        self.note = note
 
     def serve_tls(self, server: SocketServer) -> None:
         """Before the server serves. Raises BadCertificates, which names the listener."""
@@ -49,7 +53,7 @@ class ListenerSecurity:
                     read_credential,
                     lambda: secrets.token_urlsafe(24),
                     clock,
-                    BoundedNotes(clock, self._note),
+                    BoundedNotes(clock, self.note),
                     sasl.max_session_ms,
                     None if sasl.oauth is None else self._token_check(listener.name, sasl.oauth, clock),
                 )
@@ -62,9 +66,9 @@ class ListenerSecurity:
             except ModuleNotFoundError as error:
                 missing = f"OAUTHBEARER needs {error.name}: pip install 'camerlengo[secure]'"
                 raise BadCertificates(f"listener {listener}: {missing}") from error
-            claims = TokenKeys(Path(settings.keys_file), time.monotonic, self._note).claims
+            claims = TokenKeys(Path(settings.keys_file), time.monotonic, self.note).claims
         else:
-            self._note("warning", f"listener {listener} accepts unsecured tokens: each client is who it says it is")
+            self.note("warning", f"listener {listener} accepts unsecured tokens: each client is who it says it is")
         return lambda token: settings.rules.check(claims(token), clock.wall_ms())
 
     def peers(self, network: NetworkThread, listener: str) -> SocketPeers:
@@ -77,6 +81,17 @@ class ListenerSecurity:
             self._tls(listener, server=False),
             None if sasl is None else Login(sasl),
         )
+
+    def zookeeper(self) -> Callable[[socket.socket, str], socket.socket] | None:
+        """What takes a connection to ZooKeeper through TLS; None if it has none. Raises BadCertificates."""
+        found, _ = zookeeper_tls(self._settings.given)
+        if found is None:
+            return None
+        try:
+            context = TlsContext(found, server=False, now_s=time.monotonic, note=self.note)
+        except BadCertificates as error:
+            raise BadCertificates(f"ZooKeeper: {error}") from error
+        return lambda plain, host: context.current().wrap_socket(plain, server_hostname=host)
 
     def _sasl(self, listener: str) -> SaslSettings | None:
         if not self._settings.protocol(listener).startswith("SASL"):
@@ -93,6 +108,30 @@ class ListenerSecurity:
         found, _ = tls_settings(self._settings.given, listener)
         assert found is not None, "checked with the settings"
         try:
-            return TlsContext(found, server=server, now_s=time.monotonic, note=self._note)
+            return TlsContext(found, server=server, now_s=time.monotonic, note=self.note)
         except BadCertificates as error:
             raise BadCertificates(f"listener {listener}: {error}") from error
+
+
+REPORTED_MAX = 10
+
+
+def report_open_znodes(connection: KazooConnection, note: Note) -> None:
+    """Log which of the znodes that zookeeper.set.acl secures everyone may change, or read though they are sensitive:
+    those that were made without it."""
+    spawn(_report(connection, note)).on_done(lambda: None)
+
+
+async def _report(connection: KazooConnection, note: Note) -> None:
+    asked = [(path, connection.acl(path)) for path in SECURED_PATHS]
+    found: list[str] = []
+    for path, pending in asked:
+        try:
+            if is_open_to_all(path, await pending):
+                found.append(path)
+        except ZooKeeperError:
+            continue  # it does not exist, or others may not even see its ACL
+    if found:
+        more = f" and {len(found) - REPORTED_MAX} more" if len(found) > REPORTED_MAX else ""
+        named = ", ".join(found[:REPORTED_MAX]) + more
+        note("warning", f"zookeeper.set.acl=true, but everyone may change or read {named}: made without it")

@@ -33,7 +33,7 @@ from controller.core.controller import Controller
 from controller.hosts.authorizers import load_authorizer
 from controller.hosts.broker_id import MetaProperties, generate_broker_id, keep, kept_broker_id, unreadable
 from controller.hosts.event_thread import ControllerEventThread
-from controller.hosts.listener_security import ListenerSecurity
+from controller.hosts.listener_security import ListenerSecurity, report_open_znodes
 from controller.hosts.listening import CannotListen
 from controller.hosts.metrics_server import MetricsServer
 from controller.hosts.network import NetworkThread, OffLoop
@@ -52,7 +52,8 @@ from controller.trace import Noted
 from controller.zookeeper.blocking import run, wait
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.kazoo_connection import KazooConnection
-from controller.zookeeper.operations import ACL, OPEN_ACL, PERM_ALL, PERM_READ, ZooKeeperError
+from controller.zookeeper.operations import ZooKeeperError
+from controller.zookeeper.paths import secure_acl
 
 STOPPED = 0
 FAULT = 1
@@ -66,9 +67,6 @@ SHUTDOWN_MARGIN_S = 10.0
 """On top of what the limits within a shutdown add up to."""
 COLLECTOR = (50_000, 20, 100)
 """Thresholds of the garbage collector: with Python's own a large request makes it look at everything several times."""
-
-# Kafka's for zookeeper.set.acl: the creator of a znode has all permissions, everyone else may read.
-SECURE_ACL = (ACL(PERM_ALL, "auth", ""), ACL(PERM_READ, "world", "anyone"))
 
 
 class CouldNotStart(Exception):
@@ -239,7 +237,7 @@ class BrokerProcess:
 
     def _make_node(self) -> Node:
         settings = self.settings
-        secured, control = self._secured(), settings.control_plane_listener
+        secured, control, connection = self._secured(), settings.control_plane_listener, self._connection()
         peers = secured.peers(self._network, settings.inter_broker_listener)
         controller_peers = peers if control is None else secured.peers(self._network, control)
 
@@ -255,7 +253,7 @@ class BrokerProcess:
 
         node = Node(
             settings,
-            self._connection(),
+            connection,
             channels,
             peers,
             self._clock,
@@ -270,6 +268,8 @@ class BrokerProcess:
             drive=self._server.turns.drive,
             authorizer=load_authorizer(settings),
         )
+        if settings.zookeeper_set_acl:
+            node.registered.on_done(lambda: report_open_znodes(connection, secured.note))
         return node
 
     def _secured(self) -> ListenerSecurity:
@@ -282,8 +282,9 @@ class BrokerProcess:
             self._clock,
             settings.zookeeper_session_timeout_ms,
             auth=(("digest", settings.zookeeper_digest),) if settings.zookeeper_digest else (),
-            default_acl=SECURE_ACL if settings.zookeeper_set_acl else OPEN_ACL,
+            acl_of=secure_acl if settings.zookeeper_set_acl else None,
             create_chroot=True,
+            encrypt=self._secured().zookeeper(),
         )
 
     def _generate_broker_id(self) -> int:

@@ -58,6 +58,8 @@ def make_context(settings: TlsSettings, *, server: bool) -> ssl.SSLContext:
 
 
 def _load_chain(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    if not (settings.keystore or settings.key):
+        return  # a client without a certificate
     password = settings.password or (lambda: "")  # never asked for at a terminal
     if settings.keystore:
         context.load_cert_chain(settings.keystore, password=password)

@@ -41,7 +41,7 @@ from controller.zookeeper.operations import (
 from controller.zookeeper.paths import partitions as parent_of_partitions
 from controller.zookeeper.row_writes import SetResults, StateSets
 
-CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_CHILDREN, SYNC, CHECK, MULTI = 1, 2, 3, 4, 5, 8, 9, 13, 14
+CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_ACL, GET_CHILDREN, SYNC, CHECK, MULTI = 1, 2, 3, 4, 5, 6, 8, 9, 13, 14
 MULTI_READ, SET_WATCHES = 22, 101
 ERROR_RESULT = -1
 NO_NODE = -101
@@ -338,6 +338,19 @@ def _no_node(message: bytes, offset: int, path: str, error_of: ErrorOf) -> int:
     if code != NO_NODE:
         raise error_of(code, path)
     return offset + 4
+
+
+def read_acl(message: bytes, offset: int) -> tuple[ACL, ...]:
+    """The reply to `GET_ACL`, without the stat behind it."""
+    (count,) = INT.unpack_from(message, offset)
+    offset += INT.size
+    found = []
+    for _ in range(count):
+        (permissions,) = INT.unpack_from(message, offset)
+        scheme, offset = read_string(message, offset + INT.size)
+        name, offset = read_string(message, offset)
+        found.append(ACL(permissions, scheme, name))
+    return tuple(found)
 
 
 def read_multi(message: bytes, offset: int, count: int) -> tuple[WriteResults, int, int]:

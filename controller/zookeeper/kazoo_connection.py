@@ -20,12 +20,13 @@ from typing import Any, TypeVar
 
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.serialization import CloseInstance
+from msgspec.structs import replace
 
 from controller import sync_points
 from controller.clock import Clock, Future, spawn
 from controller.log import logger
 from controller.zookeeper import jute
-from controller.zookeeper.kazoo_session import HookedClient, KazooRequest, KeeperState, Parse, path_error
+from controller.zookeeper.kazoo_session import Encrypt, HookedClient, KazooRequest, KeeperState, Parse, path_error
 from controller.zookeeper.operations import (
     ACL,
     BATCH,
@@ -86,6 +87,7 @@ class KazooLink:
         auth: Sequence[tuple[str, str]],
         path_of: Callable[[str], str],
         connected: Callable[[], None],
+        encrypt: Encrypt | None = None,
     ) -> None:
         self.session_timeout_ms = session_timeout_ms
         self.listener: ConnectionListener = _NoListener()
@@ -93,7 +95,7 @@ class KazooLink:
         self._path_of = path_of
         self._on_connected = connected
         self._lock = threading.Lock()
-        self._client = HookedClient(hosts, session_timeout_ms, tuple(auth), self, clock)
+        self._client = HookedClient(hosts, session_timeout_ms, tuple(auth), self, clock, encrypt)
         self._running = False
         self._connected = False
         self._session = 0
@@ -360,9 +362,9 @@ T = TypeVar("T")
 
 class KazooConnection:
     """`hosts` is a connect string ("host:port,host:port/chroot"); `auth` are (scheme, credential) pairs, as
-    ("digest", "user:password"); `default_acl` is that of creates which name none. With `create_chroot` the chroot's
-    own znode and those above it are made, where they are missing, before `start` is answered. ValueError for a connect
-    string that is none.
+    ("digest", "user:password"); `default_acl` is that of creates which name none, unless `acl_of` says which one a path
+    gets. With `create_chroot` the chroot's own znode and those above it are made, where they are missing, before
+    `start` is answered. `encrypt` takes each connection through TLS. ValueError for a connect string that is none.
 
     `start` fails with AuthenticationFailed when the server refuses the credentials, and with a path's error when the
     chroot can't be made; otherwise it waits for as long as it takes.
@@ -376,7 +378,9 @@ class KazooConnection:
         *,
         auth: Sequence[tuple[str, str]] = (),
         default_acl: Sequence[ACL] = OPEN_ACL,
+        acl_of: Callable[[str], tuple[ACL, ...]] | None = None,
         create_chroot: bool = False,
+        encrypt: Encrypt | None = None,
     ) -> None:
         servers, chroot = collect_hosts(hosts)
         self._chroot = (chroot or "").rstrip("/")
@@ -384,11 +388,12 @@ class KazooConnection:
             validate_path(self._chroot)
         self._create_chroot = create_chroot and bool(self._chroot)
         self._default_acl = tuple(default_acl)
+        self._acl_of = acl_of
         self._started = False
         self._starting: list[Future[int]] = []
         hosts_only = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in servers)
         path_of = partial(jute.stripped, self._chroot)
-        self._link = KazooLink(hosts_only, clock, session_timeout_ms, auth, path_of, self._connected)
+        self._link = KazooLink(hosts_only, clock, session_timeout_ms, auth, path_of, self._connected, encrypt)
 
     @property
     def session_timeout_ms(self) -> int:
@@ -574,9 +579,28 @@ class KazooConnection:
         if isinstance(operations, FencedSets):
             body = jute.multi_set_states(operations.fence, operations.sets, chroot)
         else:
-            body = jute.multi(operations, self._default_acl, chroot)
+            body = jute.multi(self._with_acls(operations), self._default_acl, chroot)
         path = operations[0].path if operations else "/"
         return self._link.request(jute.MULTI, body, parse, path, write=True)
+
+    def _with_acls(self, operations: Sequence[Write]) -> Sequence[Write]:
+        acl_of = self._acl_of
+        if acl_of is None:
+            return operations
+        return [
+            replace(one, acl=acl_of(one.path)) if isinstance(one, Create) and one.acl is None else one
+            for one in operations
+        ]
+
+    def acl(self, path: str) -> Future[tuple[ACL, ...]]:
+        """A znode's ACL. NoNode."""
+        validate_path(path)
+
+        def parse(message: bytes, offset: int, _zxid: int) -> tuple[ACL, ...]:
+            return jute.read_acl(message, offset)
+
+        body = jute.string(jute.prefixed(self._chroot, path))
+        return self._link.request(jute.GET_ACL, body, parse, path)
 
     def set_watches(
         self, since_zxid: int, data: Sequence[str], exists: Sequence[str], children: Sequence[str]

@@ -41,6 +41,8 @@ from controller.clock import Clock, Future
 from controller.log import logger
 from controller.zookeeper import jute, operations
 
+Encrypt = Callable[[socket.socket, str], socket.socket]
+"""(connected socket, host) -> the socket over TLS, with the handshake done. Raises OSError."""
 Parse = Callable[[bytes, int, int], Any]
 """(message, where its body starts, the reply's zxid) -> the result."""
 
@@ -180,12 +182,15 @@ MULTI_READ_SINCE = (3, 6)
 _VERSION = re.compile(rb"Zookeeper version: (\d+)\.(\d+)")
 
 
-def ask_version(host: str, port: int, deadline_s: float = VERSION_DEADLINE_S) -> tuple[int, int] | None:
+def ask_version(
+    host: str, port: int, deadline_s: float = VERSION_DEADLINE_S, encrypt: Callable[[socket.socket], Any] | None = None
+) -> tuple[int, int] | None:
     """Return the version in a server's `srvr` answer, asked on a connection of its own; None without one in time."""
     deadline = time.monotonic() + deadline_s
     answer = b""
     try:
-        with socket.create_connection((host, port), timeout=deadline_s) as command:
+        with socket.create_connection((host, port), timeout=deadline_s) as plain:
+            command = plain if encrypt is None else encrypt(plain)
             command.sendall(b"srvr")
             while _VERSION.search(answer) is None and (left_s := deadline - time.monotonic()) > 0:
                 command.settimeout(left_s)
@@ -250,6 +255,29 @@ class NoCallbackThreads(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo runs watches and completions on two threads of their own, between which ZooKeeper's order (a watch before
     the data it announces) is lost. Here both run on the connection's thread, so there is nothing to start."""
 
+    def __init__(self, encrypt: Encrypt | None) -> None:
+        super().__init__()
+        self.encrypt = encrypt
+        self._failure = ""
+
+    def create_connection(self, *, address: Any, hostname: str, timeout: float, **_tls: object) -> Any:
+        """A socket to a server, over TLS if there is a function that makes it so. Raises OSError."""
+        plain = super().create_connection(address=address, timeout=timeout)
+        if self.encrypt is None:
+            return plain
+        try:
+            plain.settimeout(min(timeout, LONGEST_HANDSHAKE_S))
+            encrypted = self.encrypt(plain, hostname)
+        except OSError as error:
+            plain.close()
+            reason = f"{hostname}:{address[1]}: TLS with ZooKeeper failed: {error}"
+            if reason != self._failure:  # it is tried again twice a second
+                logger.warning("{}", reason)
+            self._failure = reason
+            raise
+        self._failure = ""
+        return encrypted
+
     def start(self) -> None:
         self._running = True
 
@@ -257,7 +285,10 @@ class NoCallbackThreads(SequentialThreadingHandler):  # type: ignore[misc]
         self._running = False
 
     def select(self, readable: Any, writable: Any, _: Any, timeout: float | None = None) -> Any:
-        """As select.select. kazoo makes an epoll, fills it and closes it for each wait; a poll is one system call."""
+        """As select.select. kazoo makes an epoll, fills it and closes it for each wait; a poll is one system call. What
+        TLS has read and keeps the system does not see."""
+        if held := [one for one in readable if hasattr(one, "pending") and one.pending()]:
+            return held, [], []
         if not hasattr(select, "poll"):  # Windows
             return super().select(readable, writable, [], timeout)
         poll = select.poll()
@@ -296,7 +327,11 @@ class HookedHandler(ConnectionHandler):  # type: ignore[misc]
         known = self._multi_read_of.get(self._address)
         if known is None:
             # Trying it out would do harm: a server breaks the connection on which it gets a request it does not know.
-            version = ask_version(hostip, port)
+            encrypt, deadline_s = self.client.handler.encrypt, VERSION_DEADLINE_S
+            if encrypt is None:
+                version = ask_version(hostip, port)
+            else:
+                version = ask_version(hostip, port, 4 * deadline_s, lambda plain: encrypt(plain, host))
             known = version is None or version >= MULTI_READ_SINCE
         self.multi_read = known
         timeouts = super()._connect(host, hostip, port)
@@ -360,9 +395,15 @@ class HookedClient(KazooClient):  # type: ignore[misc]
     """Reports each change of state to the hooks, before and after kazoo acts on it."""
 
     def __init__(
-        self, hosts: str, session_timeout_ms: int, auth: tuple[tuple[str, str], ...], hooks: SessionHooks, clock: Clock
+        self,
+        hosts: str,
+        session_timeout_ms: int,
+        auth: tuple[tuple[str, str], ...],
+        hooks: SessionHooks,
+        clock: Clock,
+        encrypt: Encrypt | None = None,
     ) -> None:
-        handler = NoCallbackThreads()
+        handler = NoCallbackThreads(encrypt)
         super().__init__(
             hosts=hosts,
             timeout=session_timeout_ms / 1_000.0,

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from controller.zookeeper.codecs import id_in_digits
+from controller.zookeeper.operations import ACL, OPEN_ACL, PERM_ALL, PERM_CREATE, PERM_DELETE, PERM_READ, PERM_WRITE
 
 _PLAIN_BYTES = bytes(range(0x20, 0x7F)) + b"\n"
 _FORBIDDEN = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\uf8ff\\ufff0-\\uffff]")
@@ -131,6 +132,38 @@ PERSISTENT_PATHS: tuple[str, ...] = (
     CONFIG_IPS,
 )
 """What a 2.8 broker makes sure of at each start, parents first and in its order (a real cluster's czxids show it)."""
+
+SECURED_PATHS: tuple[str, ...] = (
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    CLUSTER,
+    CLUSTER_ID,
+    *(path for path in PERSISTENT_PATHS if path != CONSUMERS),
+    ACLS,
+    ACL_CHANGES,
+    EXTENDED_ACLS,
+    PREFIXED_ACLS,
+    EXTENDED_ACL_CHANGES,
+)
+"""What zookeeper.set.acl keeps others from writing, where it exists; what is below is made with the same ACLs."""
+SENSITIVE_PATHS = (CONFIG_USERS, CONFIG_BROKERS, "/delegation_token/tokens")
+"""Where passwords may be: with zookeeper.set.acl others can't read what begins so."""
+_CREATOR_ALL, _WORLD_READS = ACL(PERM_ALL, "auth", ""), ACL(PERM_READ, "world", "anyone")
+
+
+def secure_acl(path: str) -> tuple[ACL, ...]:
+    """The ACL of a znode that is made with zookeeper.set.acl. ZkData.defaultAcls of Kafka 2.8: all for the creator, for
+    others reading unless it is sensitive, and everything on /consumers, where old consumers write."""
+    if path == CONSUMERS:
+        return OPEN_ACL
+    return (_CREATOR_ALL,) if path.startswith(SENSITIVE_PATHS) else (_CREATOR_ALL, _WORLD_READS)
+
+
+def is_open_to_all(path: str, acl: Sequence[ACL]) -> bool:
+    """Whether everyone who reaches ZooKeeper may change the znode, or read it though it is sensitive."""
+    forbidden = PERM_WRITE | PERM_CREATE | PERM_DELETE | (PERM_READ if path.startswith(SENSITIVE_PATHS) else 0)
+    return any(one.scheme == "world" and one.permissions & forbidden for one in acl)
+
 
 _TOPIC = re.compile(r"/brokers/topics/([^/]+)(?:/.*)?")
 _PARTITION_STATE = re.compile(r"/brokers/topics/([^/]+)/partitions/(0|[1-9][0-9]*)/state")

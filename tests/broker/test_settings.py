@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import pytest
 
+from controller.broker.security.tls_settings import zookeeper_tls
 from controller.broker.settings import (
     _SETTINGS,
     LONG_MAX,
@@ -229,7 +230,8 @@ def test_a_file_that_can_not_be_read_is_told() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("zookeeper.ssl.client.enable", "true"),
+        ("zookeeper.ssl.crl.enable", "true"),
+        ("zookeeper.ssl.cipher.suites", "TLS_AES_128_GCM_SHA256"),
         ("client.quota.callback.class", "a.Callback"),
         ("delegation.token.master.key", "hidden"),
         ("password.encoder.secret", "hidden"),
@@ -251,10 +253,47 @@ def test_what_promises_security_or_a_limit_is_refused(name: str, value: str) -> 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("zookeeper.ssl.client.enable", "false"),
+        ("zookeeper.ssl.crl.enable", "false"),
         ("replication.quota.window.num", "11"),
         ("num.io.threads", "8"),
     ],
 )
 def test_what_asks_for_nothing_is_accepted(name: str, value: str) -> None:
     assert parse_settings({"broker.id": "1", "zookeeper.connect": "h:1", name: value}).without_effect == (name,)
+
+
+def test_the_connection_to_zookeeper_is_encrypted_as_its_settings_say() -> None:
+    given = {
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.ssl.truststore.location": "/a/authority.crt",
+        "zookeeper.ssl.truststore.type": "PEM",
+        "ssl.keystore.location": "/not/of/zookeeper.jks",
+    }
+    settings, problems = zookeeper_tls(given)
+    assert settings is not None, problems
+    assert (settings.truststore, settings.keystore) == ("/a/authority.crt", "")
+    assert (settings.protocols, settings.check_hostname) == (("TLSv1.2",), True)
+    assert zookeeper_tls({**given, "zookeeper.ssl.client.enable": "false"}) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("zookeeper.ssl.truststore.type", "JKS", "expected PEM"),
+        ("zookeeper.ssl.truststore.location", "", "expected a PEM file with whom to trust"),
+        ("zookeeper.ssl.enabled.protocols", "SSLv3", "expected TLSv1.2 or TLSv1.3"),
+        ("zookeeper.ssl.client.enable", "yes", "expected true or false"),
+    ],
+)
+def test_a_wrong_setting_of_the_connection_to_zookeeper_is_named(name: str, value: str, expected: str) -> None:
+    given = {
+        "broker.id": "1",
+        "zookeeper.connect": "h:1",
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.ssl.truststore.location": "/a/authority.crt",
+        "zookeeper.ssl.truststore.type": "PEM",
+    }
+    with pytest.raises(BadSettings) as refused:
+        parse_settings({**given, name: value})
+    assert all(problem.startswith("zookeeper.ssl.") for problem in refused.value.problems)
+    assert any(problem.startswith(name) and expected in problem for problem in refused.value.problems)

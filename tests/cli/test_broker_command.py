@@ -6,12 +6,14 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -22,6 +24,8 @@ from controller.trace import BrokerRegistered, SessionEnded
 from controller.trace_records import decode_record
 from controller.zookeeper.embedded import EmbeddedZooKeeper, HeldPorts
 from controller.zookeeper.launch import launch, stop
+from controller.zookeeper.server.server import ZooKeeperServer
+from tests.hosts.certificates import Authority
 from tests.processes import eventually
 
 DEADLINE_S = 60.0
@@ -74,25 +78,39 @@ def test_a_lone_broker_serves_under_a_chroot_and_goes_when_asked(broker: BrokerC
     assert isinstance(events[-1], SessionEnded), "it ended its session itself: its ephemerals are gone at once"
 
 
-def test_what_it_makes_is_its_own_where_acls_are_set(
-    broker: BrokerChild, zookeeper: EmbeddedZooKeeper, tmp_path: Path
-) -> None:
-    """zookeeper.set.acl: the world reads, and whoever has the digest writes."""
-    broker.settings |= {"zookeeper.set.acl": "true", "camerlengo.zookeeper.digest": "kafka:secret"}
-    start(broker)
-    hosts = f"{zookeeper.connect_string}/{tmp_path.name}"
-    stranger, friend = KazooClient(hosts), KazooClient(hosts, auth_data=[("digest", "kafka:secret")])
-    try:
-        for client in (stranger, friend):
-            client.start(DEADLINE_S)
-        assert stranger.get("/brokers/ids/1")[0]
-        with pytest.raises(NoAuthError):
-            stranger.set("/brokers/ids/1", b"{}")
-        friend.set("/brokers/seqid", b"")
-    finally:
-        for client in (stranger, friend):
-            client.stop()
-            client.close()
+def test_what_it_makes_is_its_own_where_acls_are_set_and_tls_carries_it(broker: BrokerChild, tmp_path: Path) -> None:
+    """zookeeper.set.acl: the world reads, but not what is sensitive, and whoever has the digest writes."""
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.sign("zookeeper", "/CN=zookeeper"))
+    with ZooKeeperServer(tls=context) as server:
+        hosts = f"localhost:{server.port}/{tmp_path.name}"
+        broker.settings |= {
+            "zookeeper.connect": hosts,
+            "zookeeper.set.acl": "true",
+            "camerlengo.zookeeper.digest": "kafka:secret",
+            "zookeeper.ssl.client.enable": "true",
+            "zookeeper.ssl.truststore.location": str(authority.certificate),
+            "zookeeper.ssl.truststore.type": "PEM",
+        }
+        start(broker)
+        tls: dict[str, Any] = {"use_ssl": True, "ca": str(authority.certificate)}
+        stranger, friend = KazooClient(hosts, **tls), KazooClient(hosts, auth_data=[("digest", "kafka:secret")], **tls)
+        try:
+            for client in (stranger, friend):
+                client.start(DEADLINE_S)
+            assert stranger.get("/brokers/ids/1")[0]
+            with pytest.raises(NoAuthError):
+                stranger.set("/brokers/ids/1", b"{}")
+            with pytest.raises(NoAuthError):
+                stranger.get("/config/users")
+            friend.set("/brokers/seqid", b"")
+        finally:
+            for client in (stranger, friend):
+                client.stop()
+                client.close()
+        assert broker.stop(DEADLINE_S) == 0
+    assert "everyone may change" not in broker.log_file.read_text()
 
 
 def test_a_broker_that_was_killed_comes_back_in_a_new_life(broker: BrokerChild, tmp_path: Path) -> None:

@@ -30,6 +30,19 @@ READ_TLS_SETTINGS = (
     "ssl.truststore.location",
     "ssl.truststore.type",
 )
+ZOOKEEPER = "zookeeper."
+READ_ZOOKEEPER_TLS_SETTINGS = (
+    "zookeeper.ssl.client.enable",
+    "zookeeper.ssl.enabled.protocols",
+    "zookeeper.ssl.endpoint.identification.algorithm",
+    "zookeeper.ssl.keystore.location",
+    "zookeeper.ssl.keystore.password",
+    "zookeeper.ssl.keystore.type",
+    "zookeeper.ssl.protocol",
+    "zookeeper.ssl.truststore.location",
+    "zookeeper.ssl.truststore.type",
+)
+"""Of the connection to ZooKeeper. Kafka's names; with a PEM file the password is that of its key."""
 SECRET_WORDS = ("password", "secret", "key", "jaas", "certificate")
 
 
@@ -54,7 +67,25 @@ def option(given: Mapping[str, str], listener: str, name: str, default: str = ""
     return given.get(f"listener.name.{listener.lower()}.{name}", given.get(name, default)).strip()
 
 
-def tls_settings(given: Mapping[str, str], listener: str) -> tuple[TlsSettings | None, list[str]]:
+def zookeeper_tls(given: Mapping[str, str]) -> tuple[TlsSettings | None, list[str]]:
+    """The settings of the connection to ZooKeeper; None if it is not encrypted, or a sentence for each that is wrong.
+    A certificate of its own is optional."""
+    enabled = given.get("zookeeper.ssl.client.enable", "false").strip().lower()
+    if enabled != "true":
+        wrong = [] if enabled in ("false", "") else [f"zookeeper.ssl.client.enable={enabled}: expected true or false"]
+        return None, wrong
+    own = {name.removeprefix(ZOOKEEPER): given[name] for name in READ_ZOOKEEPER_TLS_SETTINGS if name in given}
+    own["ssl.key.password"] = own.pop("ssl.keystore.password", "")
+    own.setdefault("ssl.enabled.protocols", own.pop("ssl.protocol", "TLSv1.2"))
+    found, problems = tls_settings(own, "", needs_certificate=False)
+    if not own.get("ssl.truststore.location", "").strip():
+        problems = [*problems, "ssl.truststore.location: expected a PEM file with whom to trust"]
+    return (None if problems else found), [f"{ZOOKEEPER}{one.replace(' for listener ', '')}" for one in problems]
+
+
+def tls_settings(
+    given: Mapping[str, str], listener: str, *, needs_certificate: bool = True
+) -> tuple[TlsSettings | None, list[str]]:
     """The settings, or a sentence for each that is wrong."""
     problems: list[str] = []
 
@@ -66,7 +97,8 @@ def tls_settings(given: Mapping[str, str], listener: str) -> tuple[TlsSettings |
         kind = of(f"ssl.{store}.type", "JKS")
         if used and kind.upper() != "PEM":
             problems.append(f"ssl.{store}.type={kind}: expected PEM for listener {listener}")
-    if not of("ssl.keystore.location") and not (of("ssl.keystore.key") and of("ssl.keystore.certificate.chain")):
+    own = of("ssl.keystore.location") or (of("ssl.keystore.key") and of("ssl.keystore.certificate.chain"))
+    if needs_certificate and not own:
         problems.append(
             f"listener {listener}: expected ssl.keystore.location, or ssl.keystore.key with"
             " ssl.keystore.certificate.chain"

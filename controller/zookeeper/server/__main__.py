@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import ssl
 import sys
 import time
 from pathlib import Path
@@ -52,6 +53,20 @@ def _end(_number: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(0)
 
 
+def _tls(keystore: str | None, truststore: str | None) -> ssl.SSLContext | None:
+    """Raises OSError, ValueError."""
+    if keystore is None:
+        if truststore is not None:
+            raise ValueError("--tls-truststore: expected --tls-keystore with it")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(keystore, password=lambda: "")  # never asked for at a terminal
+    if truststore is not None:
+        context.load_verify_locations(truststore)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m controller.zookeeper.server",
@@ -88,6 +103,12 @@ def main() -> int:
         default=SNAPSHOT_TRANSACTIONS,
         help=f"transactions from one snapshot to the next ({SNAPSHOT_TRANSACTIONS})",
     )
+    parser.add_argument(
+        "--tls-keystore", metavar="FILE", help="serve TLS alone, with the key and certificates of this PEM file"
+    )
+    parser.add_argument(
+        "--tls-truststore", metavar="FILE", help="accept clients whose certificate an authority of this file has signed"
+    )
     arguments = parser.parse_args()
     if not 0 <= arguments.port <= 65_535:
         parser.error(f"--port {arguments.port}: expected 0 to 65535")
@@ -104,8 +125,9 @@ def main() -> int:
             data_dir=arguments.data,
             fsync=not arguments.no_fsync,
             snapshot_transactions=arguments.snapshot_transactions,
+            tls=_tls(arguments.tls_keystore, arguments.tls_truststore),
         )
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
     return serve(server, parser.prog)
 

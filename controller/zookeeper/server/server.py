@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -29,6 +31,7 @@ from controller.zookeeper.server.storage import SNAPSHOT_TRANSACTIONS, Storage
 T = TypeVar("T")
 
 LOOPBACK: Final = "127.0.0.1"
+HANDSHAKE_LIMIT_S: Final = 10.0
 _ANSWER_SECONDS = 30.0
 
 
@@ -84,6 +87,8 @@ class ZooKeeperServer:
         fsync: answer a write when it is on the disk. Without, a crash of the machine may lose acknowledged writes;
             the end of the process loses none.
         snapshot_transactions: how many transactions there are from one snapshot to the next (snapCount).
+        tls: if given, everything is over TLS (ZooKeeper's secureClientPort). A client's certificate is checked if the
+            context asks for one; it is no identity that ACLs could name.
 
     The others are those of `ZooKeeperCore`.
     """
@@ -103,6 +108,7 @@ class ZooKeeperServer:
         data_dir: Path | str | None = None,
         fsync: bool = True,
         snapshot_transactions: int = SNAPSHOT_TRANSACTIONS,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         if snapshot_transactions <= 0:
             raise ValueError(f"snapshot_transactions {snapshot_transactions}: expected more than 0")
@@ -123,6 +129,7 @@ class ZooKeeperServer:
         self._data_dir = None if data_dir is None else Path(data_dir).absolute()
         self._fsync = fsync
         self._snapshot_transactions = snapshot_transactions
+        self._tls = tls
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -215,7 +222,11 @@ class ZooKeeperServer:
         loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         try:
-            listener = await loop.create_server(lambda: _TcpConnection(self.core), self.host, self.port)
+            make = partial(_TcpConnection, self.core)
+            limit_s = None if self._tls is None else HANDSHAKE_LIMIT_S
+            listener = await loop.create_server(
+                make, self.host, self.port, ssl=self._tls, ssl_handshake_timeout=limit_s
+            )
         except OSError as error:
             failed.append(error)
             started.set()
