@@ -136,7 +136,7 @@ HAS_NOWAIT: Final = hasattr(os, "RWF_NOWAIT") and hasattr(os, "preadv")
 """Whether the system can be asked to read only what is in the page cache (Linux)."""
 
 
-def read_cached(fd: int, length: int, position: int, *, busy: bool) -> bytes | None:
+def read_cached(fd: int, length: int, position: int, *, busy: Callable[[], bool]) -> bytes | None:
     """Read at a position what is in the page cache, without waiting for the disk. None if not all of it is, up to the
     file's end. A file system that has no such read (FUSE) is asked which pages are there; `busy`, see `is_cached`.
     Where neither the system nor the file system can tell, read it, as `read_at`."""
@@ -151,7 +151,7 @@ def read_cached(fd: int, length: int, position: int, *, busy: bool) -> bytes | N
         if error.errno not in _NO_NOWAIT:
             raise
         present = _all_present(fd, position, position + length)
-        return None if present is False or (present and busy) else read_at(fd, length, position)
+        return None if present is False or (present and busy()) else read_at(fd, length, position)
     if got == length:
         return bytes(data)
     return bytes(data[:got]) if position + got >= os.fstat(fd).st_size else None
@@ -165,8 +165,14 @@ def read_into_cache(fd: int, position: int, length: int) -> int:
         return os.preadv(fd, [part], position)
 
 
-READ_IN_BYTES: Final = 1024 * 1024
-"""In one call: in pieces, the system would read ahead further with each of them."""
+def read_nothing_ahead(fd: int) -> None:
+    """From here on the system reads what is asked for through this descriptor, and no more (POSIX_FADV_RANDOM)."""
+    if sys.platform == "linux":
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+
+READ_IN_BYTES: Final = 1024 * 1024 + 64 * 1024
+"""In one call, which is one wait in the queue of the device."""
 _unread: Final = mmap.mmap(-1, READ_IN_BYTES)
 """Threads write to it at the same time: its content is never read, and it has no memory before."""
 
@@ -175,20 +181,26 @@ def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
     """Return False if a read of these bytes would wait for the disk. Where neither the system nor the file system can
     tell, True. `busy`: something else may be reading the file in.
 
-    The presence of each page is asked for first (cachestat, Linux 6.5), since a read of a missing byte, even one that
-    must not wait, makes the system read its surroundings. A page that is there may still be being read: if the file is
-    busy all bytes are read to find that out, otherwise the ends, where what is read ahead would be. A busy file of a
-    file system that cannot read without waiting (FUSE) is taken to be waited for.
+    A small range is read, without waiting. Of a large one the presence of each page is asked for (cachestat).
+    A page that is there may still be being read: if the file is busy all bytes are read to find that out, otherwise the
+    ends, where what is read ahead would be. A busy file of a file system that cannot read without waiting (FUSE) is
+    taken to be waited for.
     """
     if sys.platform != "linux" or not HAS_NOWAIT:
         return True
     end = position + length
+    if length > len(_SCRATCH):
+        # First: a read of a missing byte, even one that must not wait, makes the system read its surroundings.
+        present = _all_present(fd, position, end)
+        if present is False:
+            return False
+        if present and not busy:
+            return bool(_reads_now(fd, position, position + 1) and _reads_now(fd, end - 1, end))
+    reads = _reads_now(fd, position, end)
+    if reads is not None:
+        return reads
     present = _all_present(fd, position, end)
-    if present is False:
-        return False
-    if present and not busy:
-        return _reads_now(fd, position, end - 1, [_BYTE]) and _reads_now(fd, end - 1, end, [_BYTE])
-    return _reads_now(fd, position, end, [_SCRATCH], unknown=present is None)
+    return present is None or (present and not busy)
 
 
 def _all_present(fd: int, position: int, end: int) -> bool | None:
@@ -200,28 +212,34 @@ def _all_present(fd: int, position: int, end: int) -> bool | None:
     return None if present is None else present >= (end - 1) // _PAGE_BYTES - position // _PAGE_BYTES + 1
 
 
-def _reads_now(fd: int, position: int, end: int, into: list[bytearray], *, unknown: bool = True) -> bool:
-    """Whether a read that does not wait comes to `end`; `unknown` where the file system has no such read. At most one
-    piece is read if `into` is one byte."""
+def _reads_now(fd: int, position: int, end: int) -> bool | None:
+    """Whether a read that does not wait comes to `end`, or to the file's. None where the file system has no such
+    read."""
     try:
         while position < end:
-            got = os.preadv(fd, into, position, os.RWF_NOWAIT)
-            if not got or len(into[0]) == 1:
-                return True  # the file's end, which a reader of the range finds; or all that was asked for
-            if got < len(into[0]) and position + got < end:
-                return False
+            asked = min(end - position, len(_SCRATCH))
+            with memoryview(_SCRATCH) as scratch, scratch[:asked] as into:
+                got = os.preadv(fd, [into], position, os.RWF_NOWAIT)
+            if not got:
+                return True  # which a reader of the range finds
+            if got < asked:
+                return position + got >= os.fstat(fd).st_size
             position += got
     except BlockingIOError:
         return False
     except OSError as error:
         if error.errno not in _NO_NOWAIT:
             raise
-        return unknown
+        return None
     return True
 
 
-_BYTE: Final = bytearray(1)
-_SCRATCH: Final = bytearray(256 * 1024)
+def reads_without_waiting(fd: int, position: int) -> bool:
+    """Whether the file system can be asked to read what is in the page cache alone; True if that is not known."""
+    return sys.platform != "linux" or not HAS_NOWAIT or _reads_now(fd, position, position + 1) is not None
+
+
+_SCRATCH: Final = bytearray(64 * 1024)
 _PAGE_BYTES: Final = 4096 if sys.platform == "win32" else os.sysconf("SC_PAGE_SIZE")
 _CACHESTAT: Final = 451
 """Its number on all architectures."""

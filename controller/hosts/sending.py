@@ -7,16 +7,19 @@ import os
 import socket
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 from controller.hosts.tls import EncryptedSocket
 from controller.protocol.framing import Part, RecordRange, framed_parts
+from controller.storage.devices import NotCached
 from controller.storage.disk import FileRange
 
 SENDFILE_FROM_BYTES = 16 * 1024
 """A smaller range is read and goes out with the bytes around it, which is cheaper than calls of its own."""
 SEND_AT_ONCE_BYTES = 4 * 1024 * 1024
 """The maximum number of bytes of one `send`, so that a client that reads fast does not starve the others."""
+SEND_FROM_FILE_BYTES = 1024 * 1024
+"""At a time: as much is read in at once where it is not in the page cache."""
 TLS_SEND_BYTES = 64 * 1024
 """At a time, over TLS: what TLS did not take has to be given to it again."""
 BUFFERS_AT_ONCE = 64
@@ -67,18 +70,24 @@ class SendQueue:
                 self._parts.append(_FromFile(part))
                 self.left_bytes += part.length
 
-    def send(self) -> None:
-        """Send as much as the socket accepts now.
+    def send(self, *, was_read_in: bool = False) -> None:
+        """Send as much as the socket accepts now. `was_read_in`: what NotCached asked for.
 
         Raises:
             OSError: the connection is lost.
             RangeCut: the connection must be closed, since the bytes that the frame announced cannot be sent.
+            NotCached: sending would wait for a disk: what was in the page cache when the answer was made has been
+                evicted. When its `read_in` has returned, the call is to be repeated.
         """
         allowed = SEND_AT_ONCE_BYTES
         try:
             while self._parts and allowed > 0:
                 head = self._parts[0]
-                allowed -= self._send_memory() if isinstance(head, memoryview) else self._send_range(head, allowed)
+                if isinstance(head, memoryview):
+                    allowed -= self._send_memory()
+                else:
+                    allowed -= self._send_range(head, allowed, was_read_in)
+                    was_read_in = False
         except BlockingIOError:
             return
 
@@ -115,20 +124,36 @@ class SendQueue:
         self.left_bytes -= count
         return count
 
-    def _send_range(self, head: _FromFile, allowed: int) -> int:
-        asked = min(head.left, allowed)
+    def _send_range(self, head: _FromFile, allowed: int, was_read_in: bool) -> int:
+        asked = min(head.left, allowed, SEND_FROM_FILE_BYTES if self._plain else TLS_SEND_BYTES)
+        if not was_read_in:
+            head.range.file.require_cached(head.position, asked)
+        if not (self._plain and HAS_SENDFILE):
+            return self._load(head, asked)
         count = os.sendfile(self._socket.fileno(), head.range.file.fileno(), head.position, asked)
         if count == 0:
             raise RangeCut(head.range)
-        head.position += count
-        head.left -= count
         self.left_bytes -= count
-        if not head.left:
-            self._parts.popleft()
+        self._advance(head, count)
         return count
 
+    def _load(self, head: _FromFile, asked: int) -> int:
+        """Take bytes of the range into memory, as the next to send."""
+        data = head.range.file.read_at(head.position, asked)
+        if len(data) != asked:
+            raise RangeCut(head.range)
+        self._advance(head, asked)
+        self._parts.appendleft(memoryview(data))
+        return 0
 
-def _has_descriptor(part: RecordRange) -> bool:
+    def _advance(self, head: _FromFile, count: int) -> None:
+        head.position += count
+        head.left -= count
+        if not head.left:
+            self._parts.popleft()
+
+
+def _has_descriptor(part: RecordRange) -> TypeGuard[FileRange]:
     """A file of an in-process cluster's disk may be in memory."""
     if not isinstance(part, FileRange):
         return False
@@ -142,8 +167,13 @@ def _has_descriptor(part: RecordRange) -> bool:
 def _read_if_small(part: Part, plain: bool) -> Part:
     if isinstance(part, bytes | memoryview):
         return part
-    if plain and HAS_SENDFILE and part.length >= SENDFILE_FROM_BYTES and _has_descriptor(part):
-        return part
+    if _has_descriptor(part):
+        if plain and HAS_SENDFILE and part.length >= SENDFILE_FROM_BYTES:
+            return part
+        try:
+            part.file.require_cached(part.position, part.length)
+        except NotCached:
+            return part  # asked for again when it is sent
     data = part.read()
     if len(data) != part.length:
         raise RangeCut(part)

@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from controller.broker.quotas.connections import ConnectionSettings
+from controller.broker.records.cold_reads import read_in
 from controller.broker.request_context import Respond, Steps, Throttled
 from controller.broker.security.bounded_notes import BoundedNotes
 from controller.broker.security.principal import Requester
@@ -37,7 +38,8 @@ from controller.hosts.sending import RangeCut, SendQueue
 from controller.hosts.tls import EncryptedSocket, HandshakeFailed, TlsListener
 from controller.protocol.errors import MalformedFrame, ProtocolError
 from controller.protocol.framing import FrameBuffer, Part
-from controller.storage.devices import DeviceJobs
+from controller.storage import DeviceUnavailable
+from controller.storage.devices import DeviceJobs, NotCached
 from controller.system import descriptor_limit
 from controller.trace import Noted, Trace
 
@@ -81,6 +83,7 @@ class ServerConnection:
         "_muted_until_s",
         "_outgoing",
         "_reading",
+        "_reading_in",
         "_sasl",
         "_server",
         "_slots",
@@ -116,7 +119,7 @@ class ServerConnection:
         self._outgoing = SendQueue(sock)
         self._held = 0  # bytes of requests, as reported to the host
         self._unanswered = 0  # bytes of those that were taken up
-        self._reading = self._writing = self._taking = self._flushing = False
+        self._reading = self._writing = self._taking = self._flushing = self._reading_in = False
         self._working: RunningSteps | None = None  # a request that takes several slices; the next one waits for it
         self._waiting = False  # for its turn
         self._arriving = False  # what has arrived waits to be read
@@ -151,7 +154,7 @@ class ServerConnection:
         """At once; what the socket takes now of the answers that were given still goes out. Safe to call twice."""
         if self._closed:
             return
-        with suppress(OSError, RangeCut):  # it ends either way
+        with suppress(OSError, RangeCut, NotCached):  # it ends either way
             self._outgoing.send()
         self._dispose()
 
@@ -369,10 +372,15 @@ class ServerConnection:
             return
         self._send()
 
-    def _send(self) -> None:
+    def _send(self, *, was_read_in: bool = False) -> None:
+        if self._reading_in:
+            return
         before = self._outgoing.left_bytes
         try:
-            self._outgoing.send()
+            self._outgoing.send(was_read_in=was_read_in)
+        except NotCached as cold:
+            self._reading_in = True
+            self._server.turns.work(self._read_in(cold), self._was_read_in)
         except RangeCut as error:
             self._server.note("warning", f"connection closed: {error}")
             self._dispose()
@@ -387,13 +395,26 @@ class ServerConnection:
         if self._ending and not self._outgoing.left_bytes:
             self._dispose()
             return
-        wanted = self._outgoing.left_bytes > 0
+        wanted = self._outgoing.left_bytes > 0 and not self._reading_in
         if wanted is not self._writing:
             self._writing = wanted
             if wanted:
                 self._loop.add_writer(self._socket, self._writable)
             else:
                 self._loop.remove_writer(self._socket)
+
+    def _read_in(self, cold: NotCached) -> Steps:
+        """What is to be sent next was evicted from the page cache while the client was slow."""
+        try:
+            yield from read_in(cold)
+        except DeviceUnavailable as error:
+            self._server.note("warning", f"connection closed: {error}")
+            self._dispose()
+
+    def _was_read_in(self) -> None:
+        self._reading_in = False
+        if not self._closed:
+            self._send(was_read_in=True)
 
     def _writable(self) -> None:
         self._send()

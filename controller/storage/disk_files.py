@@ -18,9 +18,9 @@ import queue
 import shutil
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from typing import Generic, TypeAlias, TypeVar
@@ -38,6 +38,8 @@ from controller.system import (
     read_at,
     read_cached,
     read_into_cache,
+    read_nothing_ahead,
+    reads_without_waiting,
     sync_data,
     sync_directory,
     sync_file,
@@ -101,23 +103,46 @@ def device_of_number(number: int) -> Device:
 
 Identity: TypeAlias = tuple[int, int]
 """A file's device and inode."""
-WINDOW_BYTES = 2 * 1024 * 1024
-"""How much of a file is looked for in the page cache at a time, from a multiple of it on."""
+CHECKED_S = 0.002
+"""How long what was found in the page cache counts as there: from a read to the sending of its answer, as a rule. The
+system may evict anything at any time, and some do so steadily (Linux' DAMON)."""
 KNOWN_S = 1.0
-"""How long what was found in the page cache counts as there: consumers read on, and read what others have read."""
-KNOWN_MAX = 512
+"""How long what was read in counts as there on a file system that cannot read without waiting."""
+KNOWN_MAX = 64
+WINDOW_BYTES = 2 * 1024 * 1024
 BUSY_S = 5.0
 BUSY_MAX = 4_000
 READ_AHEAD_BYTES = 4 * 1024 * 1024
 """The system is taken to read no further ahead of what it is asked for."""
+ONE_READER_BYTES = 4 * READ_AHEAD_BYTES
+"""What is missing so far behind what was read in last is missing to the same reader, for whom the system read ahead."""
 
 
 class _Busy:
-    """The windows of files that something was lately read in from: a page of them may be in the page cache before it is
-    read. Safe on any thread."""
+    """The windows of files that something is or was lately read in from: a page of them may be in the page cache before
+    it is read. Safe on any thread."""
 
     def __init__(self) -> None:
         self._read_in_s: dict[tuple[Identity, int], float] = {}
+        self._reading: Counter[tuple[Identity, int]] = Counter()
+        """How many threads read them in now, which takes as long as the device takes."""
+        self._changing = threading.Lock()
+
+    @contextmanager
+    def reading(self, file: Identity, position: int, end: int) -> Iterator[None]:
+        """While bytes are read in."""
+        keys = [(file, window) for window in _windows(position, end + READ_AHEAD_BYTES)]
+        with self._changing:
+            self._reading.update(keys)
+        try:
+            yield
+        finally:
+            self.note(file, position, end)
+            with self._changing:
+                self._reading.subtract(keys)
+                for key in keys:
+                    if not self._reading[key]:
+                        del self._reading[key]
 
     def note(self, file: Identity, position: int, end: int) -> None:
         times, now_s = self._read_in_s, time.monotonic()
@@ -129,8 +154,11 @@ class _Busy:
             times[file, window] = now_s
 
     def has(self, file: Identity, position: int, end: int, now_s: float) -> bool:
-        times = self._read_in_s
-        return any(now_s - times.get((file, window), -BUSY_S) < BUSY_S for window in _windows(position, end))
+        times, reading = self._read_in_s, self._reading
+        return any(
+            now_s - times.get((file, window), -BUSY_S) < BUSY_S or (file, window) in reading
+            for window in _windows(position, end)
+        )
 
 
 def _windows(position: int, end: int) -> range:
@@ -157,25 +185,26 @@ _no_wait = _NoWait()
 class OpenFile:
     """One descriptor. `closing` closes it when no reference to it is left; without it, it is closed at once."""
 
-    __slots__ = ("_closing", "_end", "_fd", "_identity", "_known", "_read_in", "path")
+    __slots__ = ("_checked", "_closing", "_fd", "_has_readers", "_identity", "_known", "_read_in", "_waits", "path")
 
     def __init__(self, path: str, closing: Closing | None = None, *, create: bool = True) -> None:
         self._fd = -1
         self._identity: Identity | None = None
-        self._end = 0
-        """The file has at least so many bytes. Its size is not asked for where the caller must not wait: a network file
-        system, or FUSE, asks its server."""
-        self._known: dict[int, tuple[int, float]] = {}
-        """Windows and other ranges that are in the page cache: from, to, and until when that counts."""
-        self._read_in = (0, 0, 0.0)
-        """The latest range that was read in: from, to, and until when it counts as there."""
+        self._checked = (0, 0, 0.0)
+        """The range that was found in the page cache last: from, to, and until when that counts."""
+        self._waits = False
+        """The file system cannot read without waiting; known once something was read in."""
+        self._known: list[tuple[int, int, float]] = []
+        """On such a file system, what was read in: from, to, and until when it counts as there."""
+        self._read_in = (0, 0)
+        """The latest range that was read in."""
+        self._has_readers = False
         self._closing = closing
         self.path = path
         self._fd = os.open(path, _FLAGS | (os.O_CREAT if create else 0), 0o644)
 
     def append(self, data: Bytes) -> None:
         written = append(self._fd, data)
-        self._end += written
         if written < len(data):
             size = self.size() - written
             try:
@@ -201,7 +230,7 @@ class OpenFile:
         return os.fstat(self._fd).st_size
 
     def truncate(self, size: int) -> None:
-        self._end = 0
+        self._checked = (0, 0, 0.0)
         self._known.clear()
         os.ftruncate(self._fd, size)
 
@@ -209,66 +238,54 @@ class OpenFile:
         sync_data(self._fd)
 
     def read_cached(self, position: int, length: int) -> bytes | None:
-        busy = _busy.has(self.identity, position, position + length, time.monotonic())
+        """See `system.read_cached`."""
+
+        def busy() -> bool:
+            end, now_s = position + length, time.monotonic()
+            return not self._was_read_in(position, end, now_s) and _busy.has(self.identity, position, end, now_s)
+
         return read_cached(self._fd, length, position, busy=busy)
 
-    def is_known(self, position: int, length: int) -> bool:
-        """Whether these bytes were found in the page cache within the last KNOWN_S."""
-        known = self._known
-        end, now_s = position + length, time.monotonic()
-        found = known.get(position)
-        if found is not None and found[0] >= end and found[1] > now_s:
-            return True
-        while position < end:
-            found = known.get(position - position % WINDOW_BYTES)
-            if found is None or found[0] <= position or found[1] <= now_s:
-                begin, until, known_until_s = self._read_in
-                return begin <= position and end <= until and known_until_s > now_s
-            position = found[0]
-        return True
-
     def require_cached(self, position: int, length: int) -> None:
-        if self.is_known(position, length):
+        end, now_s = position + length, time.monotonic()
+        begin, until, until_s = self._checked
+        if begin <= position and end <= until and now_s < until_s:
             return
-        identity, end, now_s = self.identity, position + length, time.monotonic()
-        busy = _busy.has(identity, position, end, now_s)
-        if not busy and self._find_windows(position, end, now_s):
-            return
+        identity = self.identity
+        busy = _busy.has(identity, position, end, now_s) and not self._was_read_in(position, end, now_s)
         if not is_cached(self._fd, position, length, busy=busy):
             raise _not_cached(self, identity, position, length)
+        self._checked = (position, end, now_s + CHECKED_S)
 
-    def _find_windows(self, position: int, end: int, now_s: float) -> bool:
-        """Look for all of the windows of a range, as far as the file goes. False if something is missing."""
-        self._end = max(self._end, end)
-        for begin in _windows(position, end):
-            until = min(begin + WINDOW_BYTES, self._end)
-            found = self._known.get(begin)
-            if found is None or found[0] < until or found[1] <= now_s:
-                if not is_cached(self._fd, begin, until - begin, busy=False):
-                    return False
-                self._know(begin, until)
-        return True
-
-    def _know(self, begin: int, end: int) -> None:
-        if len(self._known) >= KNOWN_MAX:
-            self._known.clear()  # in one call: other threads may add to it
-        self._known[begin] = (end, time.monotonic() + KNOWN_S)
+    def _was_read_in(self, position: int, end: int, now_s: float) -> bool:
+        """Whether these bytes were lately read in, on a file system that can be asked for no more."""
+        return self._waits and any(
+            begin <= position and end <= until and now_s < until_s for begin, until, until_s in tuple(self._known)
+        )
 
     @property
     def identity(self) -> Identity:
         if self._identity is None:
             stat = os.fstat(self._fd)
-            self._identity, self._end = (stat.st_dev, stat.st_ino), stat.st_size
+            self._identity = (stat.st_dev, stat.st_ino)
         return self._identity
 
     def read_in(self, position: int, length: int) -> None:
-        """Read bytes so that they are in the page cache."""
+        """Read bytes so that they are in the page cache. Once there are readers at several places the system reads
+        nothing ahead: for N of them that would be N times megabytes, and each waits for the others'."""
+        begin, until = self._read_in
+        if not self._has_readers and until and not begin <= position < until + ONE_READER_BYTES:
+            self._has_readers = True
+            read_nothing_ahead(self._fd)
         at, end = position, position + length
-        while at < end and (got := read_into_cache(self._fd, at, end - at)):
-            at += got
-        self._know(position, at)
-        self._read_in = (position, at, time.monotonic() + KNOWN_S)
-        _busy.note(self.identity, position, at)
+        with _busy.reading(self.identity, position, end):
+            while at < end and (got := read_into_cache(self._fd, at, end - at)):
+                at += got
+        self._read_in = (position, at)
+        self._waits = not reads_without_waiting(self._fd, position)
+        if self._waits:
+            # A list of its own: the broker's thread may be looking at the other.
+            self._known = [*self._known[1 - KNOWN_MAX :], (position, at, time.monotonic() + KNOWN_S)]
 
     def fileno(self) -> int:
         return self._fd
@@ -401,7 +418,7 @@ class CachedFile:
 
     def read_at(self, position: int, length: int) -> bytes:
         opened = self._opened()
-        if not _no_wait.is_set or opened.is_known(position, length):
+        if not _no_wait.is_set:
             return opened.read_at(position, length)
         data = opened.read_cached(position, length)
         if data is None:
@@ -593,7 +610,7 @@ class FileDisk:
             if not _no_wait.is_set:
                 return file.read()
             stat = os.fstat(file.fileno())
-            data = read_cached(file.fileno(), stat.st_size, 0, busy=False)
+            data = read_cached(file.fileno(), stat.st_size, 0, busy=lambda: False)
         if data is None:
             device = device_of_number(stat.st_dev)
             raise NotCached(device, partial(_read_in, path), stat.st_size, f"read of {path}")

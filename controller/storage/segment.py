@@ -30,6 +30,7 @@ from controller.storage.batches import (
     Bytes,
     header_at,
 )
+from controller.storage.devices import NotCached
 from controller.storage.disk import Disk, File, FileRange
 from controller.storage.errors import CorruptBatch, CorruptLog
 from controller.storage.transactions import TXN_INDEX_SUFFIX, TransactionIndex
@@ -579,6 +580,9 @@ class Segment:
                 before = OFFSET_MAX
         except CorruptBatch:
             pass
+        except NotCached:
+            self.file.require_cached(start, end - start)  # one job reads all of it in, not each header first
+            raise
         return start
 
     def range(self, position: int, length: int, cut_bytes: int = 0) -> FileRange:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from controller.hosts.sending import SENDFILE_FROM_BYTES, RangeCut, SendQueue
 from controller.machine.disk import MemoryDisk
 from controller.protocol.framing import Part, framed, joined
+from controller.storage.devices import Device, NotCached
 from controller.storage.disk import FileRange
 from controller.storage.disk_files import FileDisk, OpenFile
 
@@ -160,3 +162,40 @@ def test_a_file_that_was_closed_is_an_error(pair: tuple[socket.socket, socket.so
     file.close()
     with pytest.raises(OSError):
         outgoing.send()
+
+
+@pytest.mark.parametrize("length", [100, 20 * BUFFER_BYTES], ids=["read", "sendfile"])
+@pytest.mark.parametrize("has_sendfile", [True, False])
+def test_what_has_been_evicted_since_it_was_read_is_not_waited_for(
+    pair: tuple[socket.socket, socket.socket],
+    file: OpenFile,
+    monkeypatch: pytest.MonkeyPatch,
+    has_sendfile: bool,
+    length: int,
+) -> None:
+    """Planted: send without asking again. A consumer that reads slowly then makes the broker's thread wait for a disk,
+    for it was in the page cache that the records were when the answer was made."""
+    monkeypatch.setattr("controller.hosts.sending.HAS_SENDFILE", has_sendfile)
+    evicted: list[tuple[int, int]] = []
+
+    def require_cached(_: OpenFile, position: int, length: int) -> None:
+        if len(evicted) % 2 == 0:
+            evicted.append((position, length))
+            raise NotCached(Device("8:1"), lambda: evicted.append((position, length)), length, "cold")
+
+    monkeypatch.setattr(OpenFile, "require_cached", require_cached)
+    near, far = pair
+    outgoing = SendQueue(near)
+    outgoing.put([b"head", FileRange(file, 10, length), b"tail"])
+    received, was_read_in = b"", False
+    while outgoing.left_bytes:
+        try:
+            outgoing.send(was_read_in=was_read_in)
+            was_read_in = False
+        except NotCached as cold:
+            cold.read_in()
+            was_read_in = True
+        with suppress(BlockingIOError):
+            received += far.recv(1 << 20)
+    assert received == framed(b"head" + file.read_at(10, length) + b"tail")
+    assert evicted

@@ -20,8 +20,10 @@ from controller.broker.settings import Listener
 from controller.hosts.listening import CannotListen
 from controller.hosts.server import UNANSWERED_MAX, ServerConnection, ServerLimits, SocketServer
 from controller.protocol.framing import Part, framed
+from controller.storage import DeviceUnavailable
+from controller.storage.devices import Device, NotCached
 from controller.storage.disk import File, FileRange
-from controller.storage.disk_files import FileDisk
+from controller.storage.disk_files import CachedFile, FileDisk
 from tests.hosts.harness import KeptTrace, running_network
 from tests.processes import eventually
 
@@ -244,6 +246,53 @@ def test_records_that_were_truncated_meanwhile_close_the_connection_alone(servin
         good.sendall(framed(b"good"))
         assert read(good) == b"good"
     assert [note for note in serving.trace.notes("warning") if "cut off" in note]
+
+
+def evict_each_piece(monkeypatch: pytest.MonkeyPatch, read_in: Callable[[int], None]) -> None:
+    """Each piece of a file that is sent has to be read in first."""
+    asked: list[int] = []
+
+    def require_cached(_: CachedFile, position: int, length: int) -> None:
+        asked.append(position)
+        if len(asked) % 2:
+            raise NotCached(Device("8:1"), read_in, length, f"read of {length} bytes")
+
+    monkeypatch.setattr(CachedFile, "require_cached", require_cached)
+
+
+def test_records_that_were_evicted_meanwhile_are_read_in_by_another_thread(
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[bool] = []
+    evict_each_piece(monkeypatch, lambda _: threads.append(serving.server.network.on_loop()))
+    records = random.Random(1).randbytes(RECORDS_BYTES)
+    serving.echo.file = FileDisk().open(str(tmp_path / "log"))
+    serving.echo.file.append(records)
+    with closing(serving.connect()) as connection:
+        connection.sendall((framed(b"before") + framed(b"records") + framed(b"after")) * 3)
+        for _ in range(3):
+            assert read(connection) == b"before"
+            assert read(connection) == b"head" + records + b"tail"
+            assert read(connection) == b"after"
+    assert threads
+    assert not any(threads)
+
+
+def test_a_device_that_does_not_answer_closes_the_connections_to_which_its_records_are_sent(
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_in(_: int) -> None:
+        raise DeviceUnavailable("8:1", "no answer")
+
+    evict_each_piece(monkeypatch, read_in)
+    serving.echo.file = FileDisk().open(str(tmp_path / "log"))
+    serving.echo.file.append(bytes(RECORDS_BYTES))
+    with closing(serving.connect()) as bad, closing(serving.connect()) as good:
+        bad.sendall(framed(b"records") + framed(b"after"))
+        assert len(_read_all(bad)) == 4 + 4
+        good.sendall(framed(b"good"))
+        assert read(good) == b"good"
+    assert [note for note in serving.trace.notes("warning") if "8:1: no answer" in note]
 
 
 def test_a_connection_is_closed_when_it_is_idle_and_not_while_it_waits_for_an_answer() -> None:

@@ -44,7 +44,7 @@ def test_what_is_not_in_the_page_cache_is_named_and_read_in(disk: FileDisk, file
 
 
 def test_a_hole_within_a_range_is_found(file: CachedFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_files, "KNOWN_S", 0.0)
+    monkeypatch.setattr(disk_files, "CHECKED_S", 0.0)
     file.read_at(0, MEGABYTE)
     file.require_cached(0, MEGABYTE)
     os.posix_fadvise(file.fileno(), 512 * 1024, 64 * 1024, os.POSIX_FADV_DONTNEED)
@@ -68,10 +68,10 @@ def test_ranges_of_any_place_and_length(
         assert system.is_cached(fd, position, length, busy=busy), (position, length)
 
 
-def test_what_was_found_is_not_looked_for_again_for_a_while(
+def test_what_was_found_is_looked_for_again_since_the_system_may_evict_it(
     disk: FileDisk, file: CachedFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Readers at several places of a file, and one that reads what another has just read, cost one look a window."""
+    """Planted: count what was found or read in as there for a second. DAMON evicted pages within milliseconds."""
     looks: list[tuple[int, int]] = []
 
     def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
@@ -79,18 +79,58 @@ def test_what_was_found_is_not_looked_for_again_for_a_while(
         return system.is_cached(fd, position, length, busy=busy)
 
     monkeypatch.setattr(disk_files, "is_cached", is_cached)
-    monkeypatch.setattr(disk_files, "KNOWN_S", 1e6)
-    monkeypatch.setattr(disk_files, "WINDOW_BYTES", 256 * 1024)
-    file.read_at(0, MEGABYTE)
-    for position in (0, 600_000, 10, 200_000, 700_000):
-        file.require_cached(position, 100_000)
-    assert looks == [(0, 262_144), (524_288, 262_144), (262_144, 262_144), (786_432, 262_144)]
+    monkeypatch.setattr(disk_files, "CHECKED_S", 1e6)
+    file.read_in(0, MEGABYTE)
+    file.require_cached(0, 600_000)
+    file.require_cached(100, 500_000)  # an answer is sent at once
+    assert looks == [(0, 600_000)]
+    monkeypatch.setattr(disk_files, "CHECKED_S", 0.0)
+    file.require_cached(0, MEGABYTE)
+    os.posix_fadvise(file.fileno(), 512 * 1024, 64 * 1024, os.POSIX_FADV_DONTNEED)
+    with pytest.raises(NotCached):
+        file.require_cached(0, MEGABYTE)
     disk.no_wait = True
     try:
-        monkeypatch.setattr(disk_files, "read_cached", None)
-        assert file.read_at(900_000, 10) == bytes(10)
+        assert file.read_at(10, 100) == bytes(100)
+        with pytest.raises(NotCached):
+            file.read_at(540_000, 100)
     finally:
         disk.no_wait = False
+
+
+def test_a_window_is_busy_for_as_long_as_a_device_takes(file: CachedFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages are in the page cache before they are read."""
+    monkeypatch.setattr(disk_files, "BUSY_S", 0.0)
+    seen: list[bool] = []
+
+    def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
+        seen.append(busy)
+        return True
+
+    def read_in(fd: int, position: int, length: int) -> int:
+        file.require_cached(100, 100)
+        return length
+
+    monkeypatch.setattr(disk_files, "CHECKED_S", 0.0)
+    monkeypatch.setattr(disk_files, "is_cached", is_cached)
+    monkeypatch.setattr(disk_files, "read_into_cache", read_in)
+    file.read_in(0, MEGABYTE)
+    file.require_cached(100, 100)
+    assert seen == [True, False]
+
+
+def test_once_there_are_several_readers_nothing_is_read_ahead(
+    file: CachedFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advised: list[int] = []
+    monkeypatch.setattr(disk_files, "read_nothing_ahead", advised.append)
+    monkeypatch.setattr(disk_files, "ONE_READER_BYTES", 4096)
+    for position in (200_000, 300_000, 401_000):
+        file.read_in(position, 100_000)
+        assert advised == []
+    file.read_in(0, 100_000)
+    file.read_in(600_000, 100_000)
+    assert advised == [file.fileno()]
 
 
 def test_a_file_that_is_read_in_does_not_make_others_busy(
@@ -106,7 +146,6 @@ def test_a_file_that_is_read_in_does_not_make_others_busy(
 
     monkeypatch.setattr(disk_files, "is_cached", is_cached)
     file.read_in(0, 100)
-    file.require_cached(0, 100)  # known
     file.require_cached(200, 100)
     other.require_cached(0, 100)
     assert seen == [True, False]
@@ -129,4 +168,4 @@ def test_a_reader_that_must_not_wait_reads_what_is_there_and_no_more(disk: FileD
 def test_a_system_that_cannot_tell_reads_as_before(file: CachedFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "HAS_NOWAIT", False)
     file.require_cached(0, MEGABYTE)
-    assert system.read_cached(file.fileno(), 10, 0, busy=False) == bytes(10)
+    assert system.read_cached(file.fileno(), 10, 0, busy=lambda: False) == bytes(10)
