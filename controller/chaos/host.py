@@ -27,6 +27,7 @@ from controller.scenarios.faults import (
     Fault,
     HostFailure,
     Implementations,
+    Isolate,
     Kill,
     KillZooKeeper,
     Link,
@@ -52,6 +53,7 @@ _LOG_LINES = 12
 REAL_FAULTS: Implementations[Callable[[Any, Any], Coro[None]]] = Implementations(REAL)
 REAL_FAULTS.of(ChangeMember)(LiveHost.change_member)
 REAL_FAULTS.of(ChangeProducer)(LiveHost.change_producer)
+REAL_FAULTS.of(Isolate)(LiveHost.isolate)
 
 
 def _secured(folder: Path, brokers: int) -> ClusterSecurity:
@@ -212,12 +214,15 @@ class RealHost(LiveHost):
 
     @REAL_FAULTS.of(Cut)
     async def _cut(self, fault: Cut) -> None:
-        for target in self._targets(fault.link):
-            self._proxied().cut(fault.link.source, target)
+        self._set_link(fault.link, cut=True)
 
     async def heal(self, link: Link) -> None:
+        self._set_link(link, cut=False)
+
+    def _set_link(self, link: Link, *, cut: bool) -> None:
+        proxies = self._proxied()
         for target in self._targets(link):
-            self._proxied().heal(link.source, target)
+            (proxies.cut if cut else proxies.heal)(link.source, target)
 
     def _targets(self, link: Link) -> list[int]:
         if link.target != ZOOKEEPER:

@@ -20,7 +20,7 @@ from controller.chaos.clock import HostStallWatch, ScenarioClock
 from controller.chaos.record_clients import RecordClients
 from controller.clock import Coro
 from controller.hosts.local_cluster import Secure
-from controller.scenarios.faults import ChangeMember, ChangeProducer, Fault, HostFailure, Link, Operation
+from controller.scenarios.faults import ChangeMember, ChangeProducer, Fault, HostFailure, Isolate, Link, Operation
 from controller.scenarios.host import Observation, PartitionView, Snapshot, TopicSpec, Workload
 from controller.scenarios.language import ClusterSpec
 from controller.scenarios.records.history import History
@@ -65,6 +65,7 @@ class LiveHost(ABC):
         self._client: MetadataClient | None = None
         self._record_clients: RecordClients | None = None
         self._connect: Connect = {}
+        self._cluster = ClusterSpec()
         self._standstills = HostStallWatch(self.clock.now_ms, self.take)
         self._lock = threading.Lock()
         self._metadata: tuple[MetadataSeen | None, float] = (None, 0.0)
@@ -82,6 +83,10 @@ class LiveHost(ABC):
 
     @abstractmethod
     def heal(self, link: Link) -> Coro[None]: ...
+
+    @abstractmethod
+    def _set_link(self, link: Link, *, cut: bool) -> None:
+        """Cut the link between two brokers, or heal it."""
 
     @abstractmethod
     def inject(self, step: Fault | Operation) -> Coro[None]: ...
@@ -219,6 +224,22 @@ class LiveHost(ABC):
         self._record_clients.close()
         return self._record_clients.history()
 
+    async def isolate(self, fault: Isolate) -> None:
+        """Cut the broker off from the others, both ways, for its time."""
+        if not fault.for_ms:
+            raise HostFailure("isolate: expected for_ms above 0, which only simulation can do without")
+        others = [node for node in self._cluster.nodes if node != fault.broker]
+        links = [link for node in others for link in (Link(node, fault.broker), Link(fault.broker, node))]
+        for link in links:
+            self._set_link(link, cut=True)
+
+        def end() -> None:
+            with self._lock:
+                for link in links if self._observer is not None else ():
+                    self._set_link(link, cut=False)
+
+        self.clock.call_later(fault.for_ms, end)
+
     async def heal_all(self) -> None:
         raise HostFailure("heal-all is supported only in simulation")
 
@@ -234,7 +255,8 @@ class LiveHost(ABC):
             self._record_clients.close()
         if self._client is not None:
             self._client.close()
-        self._close_cluster()
-        self._client = self._observer = None
+        with self._lock:
+            self._close_cluster()
+            self._client = self._observer = None
         if self._temporary:
             shutil.rmtree(self.folder, ignore_errors=True)

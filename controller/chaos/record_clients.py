@@ -295,7 +295,9 @@ def producer_config(connect: Connect, workload: RecordWorkload) -> dict[str, Any
         **connect,
         "acks": workload.acks,
         "enable.idempotence": workload.idempotent,
-        "max.in.flight.requests.per.connection": workload.in_flight,
+        # With more, a batch that overtakes one that was refused makes librdkafka begin a new epoch in all partitions,
+        # and send again in it what another partition has written (its issue 4953).
+        "max.in.flight.requests.per.connection": 1 if workload.idempotent else workload.in_flight,
         "message.timeout.ms": DELIVERY_TIMEOUT_MS,
         "request.timeout.ms": REQUEST_TIMEOUT_MS,
         "retry.backoff.ms": 50,

@@ -11,7 +11,7 @@ from controller.chaos.host import RealHost
 from controller.chaos.live_host import LiveHost
 from controller.clock import Coro
 from controller.report.summary import Report
-from controller.scenarios.faults import Cut, Expire, Heal, HostFailure
+from controller.scenarios.faults import Cut, Expire, Heal, HostFailure, Isolate
 from controller.scenarios.judge import judge, with_defects
 from controller.scenarios.language import Scenario
 from controller.scenarios.runner import Outcome, Progress, run_steps
@@ -38,7 +38,7 @@ def run_scenario(
     `zookeeper` and `jars` are as EmbeddedZooKeeper takes them. `host`: None for real processes."""
     began = time.monotonic()
     if host is None:
-        cuttable = any(isinstance(step, Cut | Heal | Expire) for step in scenario.steps)
+        cuttable = any(isinstance(step, Cut | Heal | Expire | Isolate) for step in scenario.steps)
         host = RealHost(folder=folder, zookeeper=zookeeper, jars=jars, cuttable=cuttable)
     try:
         outcome = _blocking(lambda: run_steps(scenario, host, progress))

@@ -446,7 +446,11 @@ class Reset(Fault, OnLink, frozen=True, kw_only=True, tag="reset"):
 
 
 class Isolate(_LastingOnNode, frozen=True, kw_only=True, tag="isolate"):
-    """The links between the broker and all other brokers are cut; its link to ZooKeeper is unaffected."""
+    """The links between the broker and all other brokers are cut; its link to ZooKeeper is unaffected. Outside of
+    simulation `for_ms` is required."""
+
+    hosts = ALL
+    timed_hosts = ALL
 
 
 # -- operations: what administrators ask of the cluster

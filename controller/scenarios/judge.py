@@ -11,7 +11,7 @@ from controller.scenarios.failovers import Failover, find_failovers
 from controller.scenarios.faults import expected_errors
 from controller.scenarios.invariants import INVARIANTS, Evidence, Finding
 from controller.scenarios.language import Scenario
-from controller.scenarios.records.checks import RecordEvidence, all_served, check_records
+from controller.scenarios.records.checks import RecordEvidence, all_served, check_records, timeouts_abort
 from controller.scenarios.records.delivery_audit import DeliveryAudit
 from controller.scenarios.records.section import expected_loss
 from controller.scenarios.records.workload import RecordWorkload
@@ -86,6 +86,8 @@ def _records(
     if scenario.expect.unacknowledged is not None:
         most = scenario.expect.unacknowledged
         found.append(_named(f"at-most-{most}-unacknowledged", all_served(evidence, most)))
+    if scenario.expect.overdue_ms is not None:
+        found.append(_named("timeouts-abort", timeouts_abort(evidence, scenario.expect.overdue_ms)))
     return found
 
 

@@ -184,7 +184,8 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     `all_registered`: at the end every broker of the cluster is registered; `at_most`, `at_least`: bounds on what is
     counted from the first fault on (`event_counters.py` has the names), so that 0 says what must not happen at all;
     `lost`: whether acknowledged records are ("none", "some", "any"; if left out none with acks of all, else any);
-    `unacknowledged`: how many records may at most end otherwise than acknowledged."""
+    `unacknowledged`: how many records may at most end otherwise than acknowledged; `overdue_ms`: no transaction is
+    committed whose commit was asked for so long after its `timeout_ms` was up."""
 
     failovers: dict[str, int] = {}
     recovery_ms: float = 10_000.0
@@ -194,6 +195,7 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     at_least: dict[str, int] = {}
     lost: str | None = None
     unacknowledged: int | None = None
+    overdue_ms: float | None = None
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

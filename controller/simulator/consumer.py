@@ -57,6 +57,9 @@ class SimulatedConsumer:
         self.isolation = READ_COMMITTED if committed else READ_UNCOMMITTED
         self.places = range(len(routes.partitions)) if starts is None else tuple(starts)
         self.positions = [0 if starts is None else starts.get(place, 0) for place in range(len(routes.partitions))]
+        self._unended: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        """By place and producer id, the committed records whose marker is yet to be read: offset, high watermark
+        of the response."""
         self._stopped = False
         self._polls = NO_POLL
         self.progress_ms = [routes.clock.now_ms()] * len(routes.partitions)
@@ -124,6 +127,7 @@ class SimulatedConsumer:
                 if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     start = await offset_of(self._routes, place, EARLIEST_TIMESTAMP)
                     self.positions[place] = self.positions[place] if start is None else start
+                    self._unended = {key: rows for key, rows in self._unended.items() if key[0] != place}
                 else:
                     self._routes.forget([place])
         return well
@@ -153,10 +157,16 @@ class SimulatedConsumer:
                 aborted.add(aborting.pop().producer_id)
             if header.is_control:
                 aborted.discard(header.producer_id)
+                for offset, high_watermark in self._unended.pop((place, header.producer_id), ()):
+                    if header.base_offset >= high_watermark:
+                        self.log.unreplicated.append((place, offset))
             elif not (header.is_transactional and header.producer_id in aborted):
                 for record in decode_records(header, payload):
                     if record.offset >= self.positions[place]:
                         self._log(place, record.offset, record.value, now_ms, limit)
+                        if is_committed and header.is_transactional:
+                            rows = self._unended.setdefault((place, header.producer_id), [])
+                            rows.append((record.offset, data.high_watermark))
             if header.last_offset >= self.positions[place]:
                 self.positions[place], self.progress_ms[place] = header.last_offset + 1, now_ms
         return True

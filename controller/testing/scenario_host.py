@@ -26,6 +26,7 @@ from controller.scenarios.faults import (
     Fault,
     HostFailure,
     Implementations,
+    Isolate,
     Kill,
     Link,
     Operation,
@@ -49,6 +50,7 @@ OBSERVER_SESSION_MS = 30_000
 IN_PROCESS_FAULTS: Implementations[Callable[[Any, Any], Coro[None]]] = Implementations(IN_PROCESS)
 IN_PROCESS_FAULTS.of(ChangeMember)(LiveHost.change_member)
 IN_PROCESS_FAULTS.of(ChangeProducer)(LiveHost.change_producer)
+IN_PROCESS_FAULTS.of(Isolate)(LiveHost.isolate)
 
 
 class _Observer:
@@ -93,6 +95,7 @@ class InProcessHost(LiveHost):
         self._cut_off: set[int] = set()  # from ZooKeeper; asked whether it holds a node
 
     async def boot(self, cluster: ClusterSpec, workload: Workload) -> None:
+        self._cluster = cluster
         self.folder.mkdir(parents=True, exist_ok=True)
         self._standstills.start()
         options = ClusterOptions(
@@ -120,36 +123,36 @@ class InProcessHost(LiveHost):
     # -- brokers
 
     @property
-    def _cluster(self) -> MemoryHost:
+    def _brokers(self) -> MemoryHost:
         assert self._memory is not None
         return self._memory
 
     def _call(self, action: Callable[[], T]) -> T:
         """Raises HostFailure for what the cluster refuses."""
         try:
-            return self._cluster.call(action)
+            return self._brokers.call(action)
         except (BadSettings, RuntimeError, UnansweredCall, ValueError) as error:
             raise HostFailure(str(error)) from error
 
     async def start(self, node: int) -> None:
         if node in self.running():
             raise HostFailure(f"broker {node} is running already")
-        self._call(lambda: self._cluster.begin_start(node))
+        self._call(lambda: self._brokers.begin_start(node))
         self._begun.add(node)
         if node in self._cut_off:
-            self._call(lambda: self._cluster.cut(node, "zookeeper"))
+            self._call(lambda: self._brokers.cut(node, "zookeeper"))
         assert self._client is not None
         self._client.begin()
 
     @IN_PROCESS_FAULTS.of(Kill)
     async def _kill(self, fault: Kill) -> None:
-        self._end(fault.broker, lambda: self._cluster.kill(fault.broker, expire=False))
+        self._end(fault.broker, lambda: self._brokers.kill(fault.broker, expire=False))
 
     @IN_PROCESS_FAULTS.of(Stop)
     async def _stop(self, fault: Stop) -> None:
         node = fault.broker
-        self._end(node, lambda: self._cluster.begin_stop(node))
-        if not self._cluster.wait(lambda: not self._cluster.running(node), CALL_S):
+        self._end(node, lambda: self._brokers.begin_stop(node))
+        if not self._brokers.wait(lambda: not self._brokers.running(node), CALL_S):
             raise HostFailure(f"broker {node} did not stop within {CALL_S:g} s")
 
     def _end(self, node: int, end: Callable[[], None]) -> None:
@@ -158,37 +161,41 @@ class InProcessHost(LiveHost):
 
     @IN_PROCESS_FAULTS.of(Pause)
     async def _pause(self, fault: Pause) -> None:
-        self._call(lambda: self._cluster.pause(fault.broker))
+        self._call(lambda: self._brokers.pause(fault.broker))
 
     async def resume(self, node: int) -> None:
-        self._call(lambda: self._cluster.resume(node))
+        self._call(lambda: self._brokers.resume(node))
 
     @IN_PROCESS_FAULTS.of(Expire)
     async def _expire(self, fault: Expire) -> None:
-        self._call(lambda: self._cluster.expire_session(fault.broker))
+        self._call(lambda: self._brokers.expire_session(fault.broker))
 
     @IN_PROCESS_FAULTS.of(Cut)
     async def _cut(self, fault: Cut) -> None:
-        source, target = fault.link.source, fault.link.target
-        if target != ZOOKEEPER:
-            self._call(lambda: self._cluster.links.cut(source, target))
+        source = fault.link.source
+        if fault.link.target != ZOOKEEPER:
+            self._set_link(fault.link, cut=True)
             return
         self._cut_off.add(source)
         if source in self.running():
-            self._call(lambda: self._cluster.cut(source, "zookeeper"))
+            self._call(lambda: self._brokers.cut(source, "zookeeper"))
 
     async def heal(self, link: Link) -> None:
         if link.target != ZOOKEEPER:
-            self._call(lambda: self._cluster.links.heal(link.source, link.target))
+            self._set_link(link, cut=False)
             return
         self._cut_off.discard(link.source)
-        self._call(lambda: self._cluster.heal(link.source, "zookeeper"))
+        self._call(lambda: self._brokers.heal(link.source, "zookeeper"))
+
+    def _set_link(self, link: Link, *, cut: bool) -> None:
+        links = self._brokers.links
+        self._call(lambda: (links.cut if cut else links.heal)(link.source, link.target))
 
     @IN_PROCESS_FAULTS.of(ReplaceCertificate)
     async def _replace_certificate(self, fault: ReplaceCertificate) -> None:
-        if self._cluster.security is None:
+        if self._brokers.security is None:
             raise HostFailure("replace-certificate: expected a cluster with secure = true")
-        self._cluster.security.replace_certificate(fault.broker)
+        self._brokers.security.replace_certificate(fault.broker)
 
     async def inject(self, step: Fault | Operation) -> None:
         problem = unsupported(step, IN_PROCESS)
@@ -198,7 +205,7 @@ class InProcessHost(LiveHost):
 
     def running(self) -> tuple[int, ...]:
         """Raises HostFailure for a broker that ended of itself: nothing that follows would mean anything."""
-        running = tuple(node for node in sorted(self._begun) if self._cluster.running(node))
+        running = tuple(node for node in sorted(self._begun) if self._brokers.running(node))
         ended = sorted(self._begun - set(running))
         if ended:
             raise HostFailure(f"broker {ended[0]} ended of itself: the trace says why")
@@ -218,11 +225,11 @@ class InProcessHost(LiveHost):
     # -- clients, and the end
 
     def _port(self, node: int) -> int:
-        return int(self._cluster.address(node).rpartition(":")[2])
+        return int(self._brokers.address(node).rpartition(":")[2])
 
     @property
     def _secure(self) -> Secure | None:
-        security = self._cluster.security
+        security = self._brokers.security
         return None if security is None else security.connect
 
     def _close_cluster(self) -> None:

@@ -133,6 +133,12 @@ def test_a_producers_settings_are_the_workloads() -> None:
     assert config["max.in.flight.requests.per.connection"] == 2
 
 
+def test_an_idempotent_producer_of_the_library_has_one_request_in_flight() -> None:
+    """Two make it begin a new epoch in every partition after a refusal in one, and write records again."""
+    config = producer_config({"bootstrap.servers": "a:1"}, RecordWorkload(in_flight=5))
+    assert config["max.in.flight.requests.per.connection"] == 1
+
+
 @dataclass
 class ScriptedReader:
     """Gives one record of each partition a turn up to `gives`; tells `ends`, or an error where there is none."""

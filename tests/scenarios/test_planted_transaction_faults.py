@@ -16,6 +16,7 @@ import pytest
 from controller.broker.groups.group import ConsumerGroup
 from controller.broker.partition import Partition
 from controller.broker.records import writes
+from controller.broker.transactions import store
 from controller.broker.transactions.coordinator import TransactionCoordinator
 from controller.broker.transactions.handlers import MarkerHandler
 from controller.protocol.errors import ErrorCode
@@ -23,12 +24,14 @@ from controller.protocol.produce import ProducePartitionResult, ProduceResponse,
 from controller.protocol.transactions import WritableTxnMarker
 from controller.scenarios.files import load_scenario
 from controller.scenarios.records.history import FINAL
+from controller.scenarios.records.workload import ACKS_LEADER
 from controller.simulator.consumer import SimulatedConsumer
 from controller.simulator.run import simulate
 from controller.storage.producer_states import ProducerStates
+from tests.broker import test_planted_transaction_faults as of_brokers
 
 Patch = pytest.MonkeyPatch
-ZOMBIE, TIMEOUT, ONCE = "zombie-producer", "transaction-timeout", "exactly-once"
+ZOMBIE, TIMEOUT, ONCE, CUT = "zombie-producer", "transaction-timeout", "exactly-once", "coordinator-cut"
 
 
 def violations(name: str, seeds: Sequence[int]) -> set[str]:
@@ -159,6 +162,11 @@ def record_given_twice(patch: Patch) -> None:
     patch.setattr(SimulatedConsumer, "_log", log)
 
 
+def decision_unreplicated(patch: Patch) -> None:
+    """The coordinator counts what it has written itself, whatever its followers have."""
+    patch.setattr(store, "ACKS_ALL", ACKS_LEADER)
+
+
 PLANTED: Mapping[str, tuple[str, Callable[[Patch], None], set[str]]] = {
     "a leader serves above the last stable offset": (TIMEOUT, served_above_the_stable_offset, {"G1a", "G1b"}),
     "an open transaction is not counted": (TIMEOUT, first_open_transaction_forgotten, {"G1a", "G1b"}),
@@ -171,6 +179,14 @@ PLANTED: Mapping[str, tuple[str, Callable[[Patch], None], set[str]]] = {
     "offsets of transactions are lost": (ONCE, offsets_of_committed_lost, {"exactly-once", "offsets-atomic"}),
     "acknowledged elsewhere": (TIMEOUT, acknowledged_elsewhere, {"inconsistent-offsets"}),
     "a record is passed over": (TIMEOUT, record_passed_over, {"poll-skip", "int-poll-skip"}),
+    "a coordinator alone does not fence": (ZOMBIE, of_brokers.coordinator_does_not_fence, {"fenced-unwritten"}),
+    "a timeout does not abort": (TIMEOUT, of_brokers.timeout_does_not_abort, {"timeouts-abort"}),
+    "a marker counts before it is replicated": (
+        TIMEOUT,
+        of_brokers.unreplicated_marker_counts,
+        {"markers-replicated"},
+    ),
+    "a decision counts before it is replicated": (CUT, decision_unreplicated, {"lost-write"}),
     "a record is given twice": (TIMEOUT, record_given_twice, {"nonmonotonic-poll", "int-nonmonotonic-poll"}),
 }
 """Scenario, fault, and the invariants of which at least one finds it."""
@@ -179,6 +195,7 @@ QUICK = (
     "an open transaction is not counted",
     "a marker of another kind",
     "records of a former epoch",
+    "a decision counts before it is replicated",
 )
 
 

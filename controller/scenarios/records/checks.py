@@ -337,6 +337,32 @@ def fenced_unwritten(evidence: RecordEvidence) -> Finding:
     return _settled(evidence, "no fenced producer wrote anything")
 
 
+def markers_replicated(evidence: RecordEvidence) -> Finding:
+    """A reader of committed records got none before the marker of its transaction was below the high watermark: until
+    then a next leader may not have it, and the last stable offset would go back."""
+    transactions = evidence.history.transactions
+    assert transactions is not None
+    wrong = [
+        f"{evidence.history.partition_name(partition)}, offset {offset}, by consumer {reader}"
+        for reader, partition, offset in transactions.unreplicated
+    ]
+    if wrong:
+        return _violated(len(wrong), "committed records read before their marker was replicated", wrong)
+    return _settled(evidence, "no record was read before its marker was replicated")
+
+
+def timeouts_abort(evidence: RecordEvidence, slack_ms: float) -> Finding:
+    """No transaction was committed that was open for longer than its time and `slack_ms`."""
+    if evidence.history.transactions is None or evidence.workload.transactions is None:
+        return Finding(None, "there were no transactions")
+    limit_ms = evidence.workload.transactions.timeout_ms + slack_ms
+    late = transaction_checks.overdue(evidence.audit, limit_ms)
+    if len(late):
+        words = [transaction_in_words(evidence.history, each) for each in late[:_EXAMPLES].tolist()]
+        return _violated(len(late), f"transactions committed that were open for longer than {limit_ms:g} ms", words)
+    return Finding(True, f"no transaction was committed that was open for longer than {limit_ms:g} ms")
+
+
 def offsets_atomic(evidence: RecordEvidence) -> Finding:
     """The group's offsets in the end are those of the last transactions whose records are there."""
     transactions = evidence.history.transactions
@@ -385,6 +411,7 @@ TRANSACTION_RECORD_CHECKS: dict[str, RecordChecker] = {
     "G1c": g1c,
     "transactions-atomic": transactions_atomic,
     "fenced-unwritten": fenced_unwritten,
+    "markers-replicated": markers_replicated,
     "offsets-atomic": offsets_atomic,
     "exactly-once": exactly_once,
 }

@@ -192,6 +192,8 @@ class ReadLog:
         self.sequence, self.key, self.high_watermark = array("q"), array("q"), array("q")
         self.poll, self.transaction = array("q"), array("q")
         self.read_at_ms = array("d")
+        self.unreplicated: list[tuple[int, int]] = []
+        """Partition and offset; see `TransactionalHistory`."""
 
     def read(
         self,
@@ -276,7 +278,12 @@ def history_of(
         tuple(errors),
         tuple(troubles),
         group,
-        transaction_history_of(transactions, (log.reader for log in reads if log.committed), committed_offsets)
+        transaction_history_of(
+            transactions,
+            (log.reader for log in reads if log.committed),
+            committed_offsets,
+            ((log.reader, *one) for log in reads for one in log.unreplicated),
+        )
         if transactions
         else None,
     )

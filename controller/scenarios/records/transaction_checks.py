@@ -10,6 +10,7 @@ is G1a (`anomalies.py`), that what was committed is there lost-write (`delivery_
 | fenced-unwritten | nothing is there that a producer sent after another with its id had its producer id |
 | offsets-atomic | the group's offset in the end is that of the last transaction whose records are there |
 | exactly-once | each record of a consumed partition, up to the committed offset, was consumed in one transaction |
+| timeouts-abort | no transaction is committed whose commit is asked for after its time, and a while, was up |
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import numpy as np
 
 from controller.scenarios.records.anomalies import committed_transactions
 from controller.scenarios.records.delivery_audit import DeliveryAudit, Flags
-from controller.scenarios.records.history import FAILED, Floats, Ints
-from controller.scenarios.records.transaction_history import NO_TRANSACTION, TransactionalHistory
+from controller.scenarios.records.history import ACKNOWLEDGED, FAILED, Floats, Ints
+from controller.scenarios.records.transaction_history import COMMITTED, NO_TRANSACTION, TransactionalHistory
 
 _OFFSETS = 2**40
 _NONE = np.empty(0, np.int64)
@@ -78,6 +79,17 @@ def _fenced_at_ms(transactions: TransactionalHistory) -> Floats:
         later = np.searchsorted(lives.asked_at_ms[by_asked], lives.answered_at_ms[mine], side="right")
         fenced_at_ms[mine] = first_answer[later]
     return fenced_at_ms
+
+
+def overdue(audit: DeliveryAudit, limit_ms: float) -> Ints:
+    """Transactions that were committed although their commit was asked for later than `limit_ms` after a record of
+    theirs was acknowledged, and so after the coordinator knew of them."""
+    sends, rows = audit.history.sends, _transactions(audit).transactions
+    own = np.flatnonzero((sends.transaction != NO_TRANSACTION) & (sends.outcome == ACKNOWLEDGED))
+    known_at_ms = np.full(len(rows), np.inf)
+    np.minimum.at(known_at_ms, sends.transaction[own], sends.ended_at_ms[own])
+    late: Ints = np.flatnonzero((rows.outcome == COMMITTED) & (rows.committing_at_ms - known_at_ms > limit_ms))
+    return late
 
 
 def _absent(audit: DeliveryAudit) -> Flags:

@@ -81,7 +81,9 @@ class TransactionOffsets:
 class TransactionalHistory:
     """`committed_readers`: the readers (numbers of `Reads.reader`, FINAL among them) with isolation level
     read_committed; all others read uncommitted records too. `committed_offsets`: the group's offset of each partition
-    in the end (-1: none), or None if it was not fetched."""
+    in the end (-1: none), or None if it was not fetched. `unreplicated`: reader, partition and offset of each committed
+    record that was read while the marker of its transaction was at or above the high watermark of the same response.
+    Simulated clients see markers, real ones do not."""
 
     transactional_ids: tuple[str, ...]
     incarnations: Incarnations
@@ -89,6 +91,7 @@ class TransactionalHistory:
     offsets: TransactionOffsets
     committed_readers: frozenset[int] = frozenset()
     committed_offsets: tuple[int, ...] | None = None
+    unreplicated: tuple[tuple[int, int, int], ...] = ()
 
 
 class ClientTransactions:
@@ -154,6 +157,7 @@ def transaction_history_of(
     logs: Sequence[ClientTransactions],
     committed_readers: Iterable[int] = (),
     committed_offsets: Sequence[int] | None = None,
+    unreplicated: Iterable[tuple[int, int, int]] = (),
 ) -> TransactionalHistory:
     """The logs as one history, in their given order."""
     names = tuple(dict.fromkeys(log.transactional_id for log in logs))
@@ -182,6 +186,7 @@ def transaction_history_of(
         ),
         frozenset(committed_readers),
         None if committed_offsets is None else tuple(committed_offsets),
+        tuple(unreplicated),
     )
 
 
@@ -200,6 +205,7 @@ def to_lists(history: TransactionalHistory) -> dict[str, object]:
         "transactional_ids": list(history.transactional_ids),
         "committed_readers": sorted(history.committed_readers),
         "committed_offsets": None if history.committed_offsets is None else list(history.committed_offsets),
+        "unreplicated": [list(row) for row in history.unreplicated],
         **{
             name: {
                 field.name: [None if one != one else one for one in getattr(table, field.name).tolist()]
@@ -229,6 +235,8 @@ def from_lists(found: dict[str, object]) -> TransactionalHistory:
             )
         )
     ids, readers, offsets = found["transactional_ids"], found["committed_readers"], found["committed_offsets"]
+    unreplicated = found.get("unreplicated", [])
+    assert isinstance(unreplicated, list)
     assert isinstance(ids, list)
     assert isinstance(readers, list)
     assert offsets is None or isinstance(offsets, list)
@@ -239,4 +247,5 @@ def from_lists(found: dict[str, object]) -> TransactionalHistory:
         tables["offsets"],
         frozenset(readers),
         None if offsets is None else tuple(offsets),
+        tuple((reader, partition, offset) for reader, partition, offset in unreplicated),
     )
