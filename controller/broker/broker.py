@@ -229,8 +229,9 @@ class DataPlane:
 
     def _directory_failed(self, directory: LogDirectory, cause: Exception) -> None:
         """Found in the middle of a call on a log, so what follows waits until that is over."""
-        self._trace.emit(Noted("error", f"log directory {directory.path} is offline: {cause!r}"))
-        self._clock.call_later(0.0, lambda: self._take_offline((*directory.logs, *self.logs.hdd_lost(directory))))
+        what = "log directory" if directory.health.cause is not None else "a log in"
+        self._trace.emit(Noted("error", f"{what} {directory.path} is offline: {cause!r}"))
+        self._clock.call_later(0.0, lambda: self._take_offline(self.logs.lost_with(directory)))
 
     def _take_offline(self, keys: Sequence[tuple[str, int]]) -> None:
         self._replicas.go_offline(keys)

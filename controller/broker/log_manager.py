@@ -41,9 +41,9 @@ class LogManager:
     """Opens the directories at `paths` and recovers their logs; `unusable` ones are offline with that cause at once.
 
     `settings_of` returns a topic's settings; `settings_changed` passes new ones to existing logs. `of_failures` are
-    called for each directory that goes offline, with the OSError or CorruptLog, during the call that found the error:
-    they must not use a log themselves. Directories that were offline at the start are not reported again. All logs
-    together remember at most `producer_ids_max` producer ids.
+    called for each directory that goes offline, or has a log that does, with the OSError or CorruptLog, during the call
+    that found the error: they must not use a log themselves. Directories that were offline at the start are not
+    reported again. All logs together remember at most `producer_ids_max` producer ids.
 
     Raises: AlreadyLocked and OutOfResources, and no directory stays open; DuplicateLogs, and nothing has changed.
     """
@@ -141,9 +141,12 @@ class LogManager:
             del self.preferred[next(iter(self.preferred))]
         self.preferred[key] = path
 
-    def hdd_lost(self, directory: LogDirectory) -> list[TopicPartition]:
-        """The HDD went offline: what other logs had there alone is lost. Those that must not be served any more."""
-        return [
+    def lost_with(self, directory: LogDirectory) -> list[TopicPartition]:
+        """The partitions that must not be served any more since this directory, or a log of it, went offline. What
+        other logs had there alone is lost."""
+        if directory.health.cause is None:
+            return directory.offline()
+        return directory.offline() + [
             partition
             for home in self.directories
             for store in home.stores

@@ -167,7 +167,7 @@ class LogMoves:
 
     def _directory_failed(self, directory: LogDirectory, _cause: Exception) -> None:
         for key, move in list(self._moves.items()):
-            if move.target is directory:
+            if move.target is directory and directory.health.cause is not None:
                 self._end(key, "the directory is offline")
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        settings = parse_settings(_file(arguments.config) | overrides(arguments.override))
+        settings = parse_settings(settings_file(arguments.config) | overrides(arguments.override))
         # Imported now: a usage error needs no broker.
         from controller.hosts.process import run_broker
 
@@ -49,7 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("\n  ".join(("bad settings:", *error.problems))) from error
 
 
-def _file(path: Path | None) -> dict[str, str]:
+def settings_file(path: Path | None) -> dict[str, str]:
+    """The names and values in a server.properties file. Raises UsageError and BadSettings."""
     if path is None:
         return {}
     try:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from controller.broker.settings import BadSettings, parse_settings
+from controller.broker.tier_settings import TIER_NAMES
+from controller.cli.broker import settings_file
 from controller.cli.main import COULD_NOT_RUN, UsageError
 from controller.cli.state import CouldNotRead, add_source_options, print_text, read_source
 from controller.core.explaining import Diagnosis, Kind, Subject, UnknownSubject, explain, subject_named, totals, view_of
+from controller.storage.disk_files import FileDisk
+from controller.storage.errors import CorruptLog
+from controller.storage.tiers import TIER_SUFFIX, SegmentPlace, TierCheckpoint, segment_places
+from statemachines.log_segment import ON_SSD, SegmentState
+from statemachines.tier_placement import Tier
 
 FORMAT = 1
+ON_HDD = (SegmentState.WithoutCache, SegmentState.ActiveOnHdd)
 SHOWN = 40
 """The maximum number of findings in the text output; --json has them all."""
 
@@ -31,6 +43,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " `controller`, to explain why there is none or what is wrong with its znodes (default: everything that is not"
         " in its normal state)",
     )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="server.properties of a broker on this machine with tiers: of a partition, also explain which of its"
+        " segments are on which tier (docs/tiered-log.md)",
+    )
     add_source_options(parser)
     parser.add_argument("--json", action="store_true", help="print a JSON document (docs/explain.md)")
 
@@ -46,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     except UnknownSubject as unknown:
         raise UsageError(str(unknown)) from unknown
     findings = explain(view, subject)
+    if arguments.config is not None:
+        findings += tuple(_tier_findings(arguments.config, subject))
     if arguments.json:
         print_text(msgspec.json.format(msgspec.json.encode(_document(subject, findings)), indent=2).decode("utf-8"))
     else:
@@ -90,3 +111,114 @@ def _lines(subject: Subject, findings: tuple[Diagnosis, ...]) -> Iterator[str]:
             yield f"  {'change' if number == 0 else 'or    '} {change}"
     if len(findings) > SHOWN:
         yield f"... and {len(findings) - SHOWN} more (--json has them all)"
+
+
+def _tier_findings(config: Path, subject: Subject) -> Iterator[Diagnosis]:
+    """Explain where this machine's broker keeps the partition's segments, from the names and sizes of its files."""
+    try:
+        settings = parse_settings(settings_file(config))
+    except BadSettings as error:
+        raise UsageError("\n  ".join((f"--config {config}:", *error.problems))) from error
+    tiers = settings.tiers.tiers
+    if subject.kind is not Kind.PARTITION or not tiers:
+        raise UsageError(f"--config {config}: expected a partition to explain, and {TIER_NAMES} in the file")
+    name = f"{subject.name}-{subject.partition}"
+    by_tier = {tier: [path for path, its in zip(settings.log_dirs, tiers, strict=True) if its is tier] for tier in Tier}
+    homes = {path: _files(f"{path}/{name}", path) for path in by_tier[Tier.SSD]}
+    on_hdds = {path: _files(f"{path}/{name}{TIER_SUFFIX}", path) for path in by_tier[Tier.HDD]}
+    home = next((path for path, files in homes.items() if files), None)
+    if home is None:
+        yield from _without_home(name, homes, on_hdds)
+        return
+    try:
+        checkpoint = TierCheckpoint(FileDisk(), f"{home}/{name}")
+    except (CorruptLog, OSError) as error:
+        yield Diagnosis(name, "damaged", str(error), "a start reads the home's tier-checkpoint", ("it is restored",))
+        return
+    places = segment_places(homes[home] or {}, on_hdds, checkpoint)
+    yield from _lost(name, places, on_hdds)
+    yield from _copies(name, places)
+    yield _on_tiers(name, places, home)
+
+
+def _files(directory: str, log_directory: str) -> dict[str, int] | None:
+    """Return names and sizes of the files in a log's directory, none if it has none; None if it can't be read."""
+    found: dict[str, int] = {}
+    try:
+        os.listdir(log_directory)
+        for entry in os.scandir(directory) if os.path.isdir(directory) else ():
+            with suppress(FileNotFoundError):  # a running broker removes and renames files
+                found[entry.name] = entry.stat().st_size
+    except OSError:
+        return None
+    return found
+
+
+def _without_home(
+    name: str, homes: Mapping[str, object], on_hdds: Mapping[str, dict[str, int] | None]
+) -> Iterator[Diagnosis]:
+    lost = [path for path, files in homes.items() if files is None]
+    left = [path for path, files in on_hdds.items() if files]
+    if lost:
+        why = f"the SSD {' or '.join(lost)} can't be read" + (f"; {' and '.join(left)} has copies" if left else "")
+        rule = "a log's home is on an SSD: nothing of it is served without, also not what HDDs have"
+        yield Diagnosis(name, "offline on this broker", why, rule, ("the SSD comes back and the broker is restarted",))
+    else:
+        where = ", ".join(homes)
+        yield Diagnosis(name, "not on this broker's SSDs", f"no directory in {where}", "a log's home is on an SSD", ())
+
+
+def _lost(
+    name: str, places: Sequence[SegmentPlace], on_hdds: Mapping[str, dict[str, int] | None]
+) -> Iterator[Diagnosis]:
+    lost = [at for at, place in enumerate(places) if place.state is SegmentState.Lost]
+    if not lost:
+        return
+    paths = dict.fromkeys(places[at].hdd or "" for at in lost)
+    shown = " and ".join(f"{path}, which {_what_is_wrong(on_hdds.get(path))}" for path in paths)
+    end = f"offset {places[lost[-1] + 1].base_offset}" if lost[-1] + 1 < len(places) else "the log's end"
+    why = f"{_segments([places[at] for at in lost])}, up to {end}, lost: on {shown}"
+    change = "the HDD comes back and the broker is restarted"
+    if lost == [*range(len(lost))] and len(lost) < len(places):
+        rule = "reads of these offsets answer KAFKA_STORAGE_ERROR, the rest is served; the log start offset stays"
+        yield Diagnosis(name, "without its oldest records on this broker", why, rule, (change,))
+    else:
+        rule = "a log whose middle or end is on a lost HDD is offline as a whole"
+        yield Diagnosis(name, "offline on this broker", why, rule, (change,))
+
+
+def _what_is_wrong(files: dict[str, int] | None) -> str:
+    return "can't be read" if files is None else "does not have them"
+
+
+def _copies(name: str, places: Sequence[SegmentPlace]) -> Iterator[Diagnosis]:
+    waiting = [place for place in places if place.state is SegmentState.OnlyCache]
+    under_way = [place for place in places if place.state is SegmentState.Copying]
+    if not waiting and not under_way:
+        return
+    parts = [
+        f"{one.copied_bytes:,} of {one.size_bytes:,} bytes of {one.base_offset} are on {one.hdd}" for one in under_way
+    ]
+    if waiting:
+        size = sum(one.size_bytes for one in waiting)
+        parts.append(f"waiting: {_segments(waiting)}, {size:,} bytes")
+    rule = "the segment of all logs that was sealed first is copied next, at the rate of camerlengo.tier.copy.*"
+    yield Diagnosis(name, "being copied", "; ".join(parts), rule, ("the copies' rate is raised",) if waiting else ())
+
+
+def _on_tiers(name: str, places: Sequence[SegmentPlace], home: str) -> Diagnosis:
+    hot = [one for one in places if one.state in ON_SSD]
+    both = [one for one in hot if one.state is SegmentState.Cached]
+    parts = [f"{home} has {_segments(hot)}, {sum(one.size_bytes for one in hot):,} bytes"] if hot else []
+    if both:
+        parts.append(f"also on {' and '.join(sorted({one.hdd or '' for one in both}))}: {_segments(both)}")
+    for path in sorted({one.hdd or "" for one in places if one.state in ON_HDD}):
+        cold = [one for one in places if one.state in ON_HDD and one.hdd == path]
+        parts.append(f"{path} alone has {_segments(cold)}, {sum(one.size_bytes for one in cold):,} bytes")
+    rule = "sealed segments are copied to an HDD; the oldest copied ones leave an SSD that fills up"
+    return Diagnosis(name, "on two tiers", "; ".join(parts) or "it has no records", rule, ())
+
+
+def _segments(places: Sequence[SegmentPlace]) -> str:
+    first, last = places[0].base_offset, places[-1].base_offset
+    return f"segment {first}" if len(places) == 1 else f"{len(places)} segments ({first} to {last})"

@@ -32,7 +32,7 @@ from controller.storage.checkpoints import (
 from controller.storage.compaction import CleanerLimits, Cleaning
 from controller.storage.compaction_rules import NEVER_CLEANED, DirtyRange
 from controller.storage.devices import ANY_DEVICE
-from controller.storage.disk import Disk, Health, Lock, is_shortage, on_disk
+from controller.storage.disk import Disk, Health, Lock, LogHealth, is_shortage, on_disk
 from controller.storage.errors import CorruptLog, LogOffline, OutOfResources
 from controller.storage.log import PartitionLog
 from controller.storage.recovery import NEW, LogCheckpoint
@@ -103,9 +103,9 @@ def _remove_partition(disk: Disk, path: str) -> OSError | None:
 class LogDirectory:
     """Opens `path` and every log in it. Raises AlreadyLocked and OutOfResources; whatever else is wrong is in `health`.
 
-    `settings_of` returns a topic's settings, `now_ms` wall time. `on_failure` is called once, with the OSError or
-    CorruptLog, when the directory goes offline. `unusable`: why the directory must not be used. `producers_added`: as
-    for each log. `stores`: the HDDs of logs on two tiers, if this directory is on an SSD.
+    `settings_of` returns a topic's settings, `now_ms` wall time. `on_failure` is called with the OSError or CorruptLog
+    when the directory goes offline, or a log of it alone. `unusable`: why the directory must not be used.
+    `producers_added`: as for each log. `stores`: the HDDs of logs on two tiers, if this directory is on an SSD.
     `superseded`: partitions whose logs here were about to take the place of another directory's, which has them still:
     they are removed.
     """
@@ -137,6 +137,7 @@ class LogDirectory:
         self.ssd = SsdSpace(path)
         self._producers_added = producers_added
         self.health = Health(path, on_failure)
+        self._on_failure = on_failure
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.high_watermarks: Mapping[TopicPartition, int] = {}
         """As last written; what replication starts from."""
@@ -212,7 +213,7 @@ class LogDirectory:
         health = Health(home) if self.stores else self.health
         try:
             self.logs[partition] = log = self._open(partition, settings, known, health)
-            log.health = self.health
+            log.health = self._health_of(partition)
         except LogOffline as offline:
             if not self.stores:
                 raise
@@ -225,6 +226,16 @@ class LogDirectory:
                 self._set_aside(partition)
         if health is not self.health:
             self.health.warnings += health.warnings
+
+    def _health_of(self, partition: TopicPartition) -> Health:
+        """The health of a log that has been opened. What is corrupt on an HDD takes that log alone offline."""
+        if not self.stores:
+            return self.health
+        return LogHealth(self._directory(partition), self.health, self._is_on_hdd, self._on_failure)
+
+    def offline(self) -> list[TopicPartition]:
+        """The partitions that must not be served: all, or those whose part on an HDD is corrupt."""
+        return [partition for partition, log in self.logs.items() if log.health.cause is not None]
 
     def _is_on_hdd(self, cause: Exception) -> bool:
         """Whether what can't be trusted is in a file on an HDD: the SSD and its other logs are not affected."""
@@ -302,7 +313,7 @@ class LogDirectory:
     @on_disk
     def take_named(self, partition: TopicPartition, known: LogCheckpoint) -> PartitionLog:
         """The log that `name_future` gave the name; nowhere else is one of the partition."""
-        log = self._open(partition, self._settings_of(partition[0]), known, self.health)
+        log = self._open(partition, self._settings_of(partition[0]), known, self._health_of(partition))
         self._settle((partition,))
         self.logs[partition] = log
         return log
@@ -436,7 +447,7 @@ class LogDirectory:
     @on_disk
     def adopt(self, made: Made) -> None:
         for partition, log in made.logs.items():
-            log.health = self.health
+            log.health = self._health_of(partition)
             self.logs[partition] = log
         if made.error is not None:
             raise made.error

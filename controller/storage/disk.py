@@ -60,6 +60,41 @@ class Health:
         return LogOffline(self.directory, self.cause)
 
 
+class LogHealth(Health):
+    """The health of one log of a log directory. A cause that `is_alone` accepts takes this log offline and no other;
+    any other cause takes the directory offline."""
+
+    __slots__ = ("_alone", "_is_alone", "_of_directory")
+
+    def __init__(
+        self,
+        directory: str,
+        of_directory: Health,
+        is_alone: Callable[[Exception], bool],
+        on_failure: Callable[[Exception], None] | None = None,
+    ) -> None:
+        self._of_directory = of_directory
+        self._is_alone = is_alone
+        self._alone: Exception | None = None
+        super().__init__(directory, on_failure)
+
+    @property
+    def cause(self) -> Exception | None:
+        return self._alone or self._of_directory.cause
+
+    @cause.setter
+    def cause(self, cause: Exception | None) -> None:
+        self._alone = cause
+
+    def warn(self, warning: str) -> None:
+        self._of_directory.warn(warning)
+
+    def fail(self, cause: Exception) -> LogOffline:
+        if self._alone is None and not self._is_alone(cause):
+            return self._of_directory.fail(cause)
+        return super().fail(cause)
+
+
 class HasHealth(Protocol):
     @property
     def health(self) -> Health: ...

@@ -558,3 +558,52 @@ def _unavailable(
         return None  # they were deleted by request
     warn(f"{tiers.home}: offsets {first} to {first_there} are on the HDD {missing[last]}, which is missing or lost")
     return Unavailable(max(first, log_start_offset), first_there, missing[last])
+
+
+class SegmentPlace(msgspec.Struct, frozen=True):
+    """Where a segment of a log on two tiers lies, as its files say. `hdd`: the HDD with its copy, or with all of it;
+    `copied_bytes`: of its records, what is on the HDD. `state` is Lost if no file has what the checkpoint names."""
+
+    base_offset: int
+    state: SegmentState
+    size_bytes: int
+    hdd: str | None = None
+    copied_bytes: int = 0
+
+
+def segment_places(
+    on_ssd: dict[str, int], on_hdds: dict[str, dict[str, int] | None], checkpoint: TierCheckpoint
+) -> list[SegmentPlace]:
+    """Return the segments of a log by their offset, from the names and sizes of its files in its home and in the
+    directories of its copies; None for an HDD that can't be read. Nothing is opened or changed, so it holds of a
+    running broker's files too, at some moment."""
+
+    def logs(files: dict[str, int], ending: str = "") -> dict[int, int]:
+        ends = LOG_SUFFIX + ending
+        found = {base_offset_of(name.removesuffix(ending), LOG_SUFFIX): name for name in files if name.endswith(ends)}
+        return {base: files[name] for base, name in found.items() if base is not None}
+
+    hot = logs(on_ssd)
+    readable = {path: files for path, files in on_hdds.items() if files is not None}
+    copies = {(path, base): size for path, files in readable.items() for base, size in logs(files).items()}
+    copying = {base: (path, size) for path, files in readable.items() for base, size in logs(files, COPYING).items()}
+    copied = {base: path for path, base in copies if base in hot and copies[path, base] == hot[base]}
+    alone = {base: path for base, path in checkpoint.on_hdd.items() if base not in hot}
+    last = max([*hot, *alone], default=-1)
+    places = []
+    for base in sorted([*hot, *alone]):
+        if base in alone:
+            path = alone[base]
+            held = SegmentState.ActiveOnHdd if base == last else WithoutCache
+            size = copies.get((path, base), 0)
+            state = held if (path, base) in copies else SegmentState.Lost
+            places.append(SegmentPlace(base, state, size, path, size))
+        elif base in copied:
+            places.append(SegmentPlace(base, Cached, hot[base], copied[base], hot[base]))
+        elif base == last:
+            places.append(SegmentPlace(base, SegmentState.Active, hot[base]))
+        elif base in copying:
+            places.append(SegmentPlace(base, SegmentState.Copying, hot[base], *copying[base]))
+        else:
+            places.append(SegmentPlace(base, OnlyCache, hot[base]))
+    return places

@@ -15,7 +15,17 @@ from typing import Any
 from controller.cli.values import integer
 from controller.cli.workers import each_seed
 from controller.labs.tiers.devices import HDD_CURVE
-from controller.labs.tiers.figures import Case, Figures, LabMeasurement, LabRun, figures
+from controller.labs.tiers.figures import (
+    PEAK,
+    PEAK_1_S,
+    Case,
+    Figures,
+    LabMeasurement,
+    LabRun,
+    figures,
+    mean,
+    percentile,
+)
 from controller.labs.tiers.physical import PhysicalUnavailable, Rig, physical_load
 from controller.labs.tiers.simulation import LabBroker
 from controller.labs.tiers.workload import ARCHITECTURES, Flush, LabWorkload
@@ -36,7 +46,7 @@ from tests.benchmarks.common import (
 PAGE = "docs/tiers.md"
 NODES = 3
 QUICK = 0.4
-P99, OVER, PEAK = "real-time p99 ms", "p99 over without lagging", "peak over mean of disk writes"
+P99, OVER = "real-time p99 ms", "p99 over without lagging"
 NOTHING = 0.005
 SCALED = ("cold read mean ms", "real-time mean ms", "HDD share", "SSD hit rate")
 LAGGING_COLUMNS = (
@@ -49,6 +59,7 @@ LAGGING_COLUMNS = (
     "HDD share",
     "SSD hit rate",
     PEAK,
+    PEAK_1_S,
 )
 BOTH_COLUMNS = (
     "write mean ms",
@@ -58,12 +69,12 @@ BOTH_COLUMNS = (
     OVER,
     *(f"band {band}" for band in range(1, 6)),
 )
-PHYSICAL_COLUMNS = (*LAGGING_COLUMNS[:-1], "real-time mean ms", P99, "real-time HDD share", OVER, PEAK)
+PHYSICAL_COLUMNS = (*LAGGING_COLUMNS[:-2], "real-time mean ms", P99, "real-time HDD share", OVER, PEAK, PEAK_1_S)
 TABLES = {
     "tiers, lagging only": (Case.Lagging, LAGGING_COLUMNS),
     "tiers, real-time and lagging": (Case.Both, BOTH_COLUMNS),
 }
-GRADIENT = "tiers, concurrent readers"
+GRADIENT, HOST = "tiers, concurrent readers", "tiers, host"
 AGREEMENT, SCALES = "tiers, physical and simulated", "tiers, two scales"
 COMPARED = (
     "cold read mean ms",
@@ -76,6 +87,7 @@ COMPARED = (
     "real-time HDD share",
     "write mean ms",
     PEAK,
+    PEAK_1_S,
 )
 TRAFFICS_MB = (50, 75, 100, 135, 170, 200)
 CLOSE, DIFFERENT = 1.3, 1.1
@@ -95,7 +107,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_count(parser, "--seed", 1, "seed of the simulation", least=0)
     parser.add_argument("--cache-mb", type=_cache_mb, default=128, metavar="N", help="physical page cache (128)")
     add_output(
-        parser, "latencies, shares and disk writes as plots", page=PAGE, tables=[*TABLES, AGREEMENT, SCALES, GRADIENT]
+        parser,
+        "latencies, shares and disk writes as plots",
+        page=PAGE,
+        tables=[*TABLES, AGREEMENT, SCALES, GRADIENT, HOST],
     )
 
 
@@ -153,6 +168,21 @@ def physical(load: LabWorkload, cells: Sequence[LabRun], seed: int) -> dict[LabR
     except (PhysicalUnavailable, OSError) as error:
         raise CouldNotRun(str(error)) from error
     return found
+
+
+def host_rows(measured: Mapping[LabRun, LabMeasurement]) -> Iterator[list[str]]:
+    """Yield what operations without a device took on the host while the cells ran, over all cells."""
+    yield ["operation", "measured", "mean ms", "p50 ms", "p99 ms", "median of the runs' means, ms", "largest mean, ms"]
+    hosts = [each.host for each in measured.values()]
+    for name, of_runs in {
+        "write in memory": [host.writes_s for host in hosts],
+        "read in memory": [host.reads_s for host in hosts],
+        "read of a device that takes no time": [host.device_reads_s for host in hosts],
+    }.items():
+        values = [each for run in of_runs for each in run]
+        means = [mean(run) for run in of_runs]
+        shown = (mean(values), percentile(values, 0.5), percentile(values, 0.99), statistics.median(means), max(means))
+        yield [name, str(len(values)), *(_cell(1e3 * each) for each in shown)]
 
 
 def gradient(load: LabWorkload) -> Iterator[list[str]]:
@@ -244,9 +274,9 @@ def run(arguments: argparse.Namespace) -> int:
         written[GRADIENT] = [*gradient(load)]
         measured = physical(load, cells, arguments.seed)
         real = with_ratios({run: figures([each], load.chunk, load.measured_s) for run, each in measured.items()})
-        model = with_ratios(
-            dict(zip(cells, simulated([LabCell(load, run) for run in cells], arguments.seed), strict=True))
-        )
+        of_hosts = [LabCell(replace(load, host=each.host), run) for run, each in measured.items()]
+        model = with_ratios(dict(zip(cells, simulated(of_hosts, arguments.seed), strict=True)))
+        written[HOST] = [*host_rows(measured)]
         written["physical"] = [*table(real, Case.Both, PHYSICAL_COLUMNS)]
         written["simulated, of the same size"] = [*table(model, Case.Both, PHYSICAL_COLUMNS)]
         written[AGREEMENT] = [*agreement(real, model)]
@@ -269,7 +299,7 @@ def run(arguments: argparse.Namespace) -> int:
     progress("")
     where = circumstances(before)
     if arguments.page is not None:
-        for name in written.keys() & {*TABLES, AGREEMENT, SCALES, GRADIENT}:
+        for name in written.keys() & {*TABLES, AGREEMENT, SCALES, GRADIENT, HOST}:
             put_table(arguments.page, name, markdown(written[name][0], written[name][1:]))
     ratios = "\n".join(f"{name}: {value:.3g}" for name, value in load.ratios().items())
     parts = [f"{name}\n{aligned(lines)}" for name, lines in written.items()]

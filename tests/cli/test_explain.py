@@ -88,3 +88,66 @@ def test_what_is_not_there_is_a_usage_error(capsys: pytest.CaptureFixture[str], 
 def test_a_zookeeper_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "--zookeeper", "127.0.0.1:1", "--timeout", "0.2", "t"]) == 3
     assert "no ZooKeeper answered" in capsys.readouterr().err
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> Path:
+    """A broker's settings and files: the oldest segment on an HDD alone, one on both, one being copied, the active."""
+    for name, size in {
+        "hdd/proof-3-tier/00000000000000000000.log": 100,
+        "hdd/proof-3-tier/00000000000000000010.log": 200,
+        "hdd/proof-3-tier/00000000000000000020.log.copying": 50,
+        "ssd/proof-3/00000000000000000010.log": 200,
+        "ssd/proof-3/00000000000000000020.log": 300,
+        "ssd/proof-3/00000000000000000030.log": 400,
+        "ssd/proof-3/00000000000000000040.log": 0,
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(bytes(size))
+    (tmp_path / "ssd/proof-3/tier-checkpoint").write_text(f"0\nsegment 0 {tmp_path}/hdd\n")
+    dirs = f"log.dirs={tmp_path}/ssd,{tmp_path}/hdd\nlog.dirs.tiers=ssd,hdd\n"
+    (tmp_path / "server.properties").write_text(f"broker.id=1\nzookeeper.connect=zk:2181\n{dirs}")
+    return tmp_path
+
+
+def of_tiers(capsys: pytest.CaptureFixture[str], tiered: Path) -> dict[str, str]:
+    config = str(tiered / "server.properties")
+    found = findings(capsys, "--tree", KILLED, "proof-3", "--config", config)
+    return {one["what"]: one["why"].replace(str(tiered), "") for one in found}
+
+
+def test_which_segments_are_on_which_tier(capsys: pytest.CaptureFixture[str], tiered: Path) -> None:
+    found = of_tiers(capsys, tiered)
+    assert found["being copied"] == "50 of 300 bytes of 20 are on /hdd; waiting: segment 30, 400 bytes"
+    assert found["on two tiers"] == (
+        "/ssd has 4 segments (10 to 40), 900 bytes; also on /hdd: segment 10; /hdd alone has segment 0, 100 bytes"
+    )
+    assert "under-replicated" in found
+
+
+def test_what_a_lost_device_took(capsys: pytest.CaptureFixture[str], tiered: Path) -> None:
+    (tiered / "hdd").rename(tiered / "lost")
+    assert of_tiers(capsys, tiered)["without its oldest records on this broker"] == (
+        "segment 0, up to offset 10, lost: on /hdd, which can't be read"
+    )
+    (tiered / "ssd/proof-3/tier-checkpoint").write_text(f"0\nsegment 50 {tiered}/hdd\n")
+    assert "offline on this broker" in of_tiers(capsys, tiered)
+    (tiered / "ssd/proof-3/tier-checkpoint").write_text("1\n")
+    assert "tier-checkpoint at 1" in of_tiers(capsys, tiered)["damaged"]
+    (tiered / "lost").rename(tiered / "hdd")
+    (tiered / "ssd").rename(tiered / "lost")
+    assert of_tiers(capsys, tiered)["offline on this broker"] == "the SSD /ssd can't be read; /hdd has copies"
+    (tiered / "ssd").mkdir()
+    assert of_tiers(capsys, tiered)["not on this broker's SSDs"] == "no directory in /ssd"
+
+
+@pytest.mark.parametrize("words", [("1",), ("proof",), ()])
+def test_tiers_are_explained_of_a_partition(words: tuple[str, ...], tiered: Path) -> None:
+    assert main(["explain", "--tree", KILLED, *words, "--config", str(tiered / "server.properties")]) == 2
+
+
+def test_a_config_without_tiers_is_named(capsys: pytest.CaptureFixture[str], tiered: Path) -> None:
+    config = tiered / "server.properties"
+    config.write_text("broker.id=x\n")
+    assert main(["explain", "--tree", KILLED, "proof-3", "--config", str(config)]) == 2
+    assert f"--config {config}" in capsys.readouterr().err

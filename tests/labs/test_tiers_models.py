@@ -44,6 +44,14 @@ def test_requests_wait_for_those_before_them_and_seek_between_streams() -> None:
     assert device.writes == {220: 100}
 
 
+def test_requests_of_one_stream_do_not_compete_with_each_other() -> None:
+    device = DeviceQueue("disk", DeviceModel(100.0, seeks_s=((2, 1.0), (3, 5.0)), piece=100))
+    assert device.submit(0.0, "a", 100, write=True) == 2.0
+    assert device.submit(0.0, "a", 100, write=True) == 3.0, "it goes on where the last one ended"
+    assert device.submit(0.0, "b", 100) == 5.0, "two streams, although three requests"
+    assert device.submit(4.0, "b", 100) == 6.0, "those of the other stream have been answered"
+
+
 def test_a_seek_is_interpolated_over_the_logarithm() -> None:
     model = DeviceModel(1.0, seeks_s=((2, 1.0), (8, 3.0)))
     assert [model.seek_s(streams) for streams in (1, 2, 4, 8, 99)] == [0, 1, 2, 3, 3]

@@ -7,14 +7,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from controller.cli.main import main
 from controller.labs.tiers import placement
-from controller.labs.tiers.figures import Case, LabMeasurement, LabRun, bands, figures, peak_over_mean
+from controller.labs.tiers.figures import Case, LabMeasurement, LabRun, bands, figures, joined, peak_over_mean
 from controller.labs.tiers.placement import LabSegment, TieredStore
 from controller.labs.tiers.simulation import LabBroker
-from controller.labs.tiers.workload import ARCHITECTURES, Architecture, Flush, LabWorkload, LogStorage
+from controller.labs.tiers.workload import ARCHITECTURES, Architecture, Flush, HostLatency, LabWorkload, LogStorage
 from statemachines.log_segment import ON_SSD, SegmentState
 from tests.benchmarks import tiers, tiers_plots
 
@@ -93,6 +94,38 @@ def test_a_flush_by_count_makes_a_produce_wait_for_its_burst() -> None:
     assert count["write p99 ms"] > 100 * rate["write p99 ms"]
 
 
+def test_a_flush_by_count_writes_all_its_chunks_at_once() -> None:
+    """Of 25 chunks in the queue of one disk, each but the first waits for no other stream and seeks no more."""
+    broker = LabBroker(Case.RealTime.of(replace(SMALL, warm_s=0.0)), BY_NAME["HDD"], Flush.Count, 1)
+    broker._unflushed[0] = 25
+    broker._flush_by_count(0.0, 0, 24, due=0.0)
+    model, chunk = SMALL.hdd, SMALL.chunk
+    assert broker.devices.hdd(0).busy_s == pytest.approx(25 * chunk / model.bandwidth + model.seek_s(2))
+
+
+def test_copies_are_spread_in_time_and_flushes_by_rate_over_the_seconds() -> None:
+    """A rate of copies twice as high as that of leaders' data makes each HDD write copies half of the time."""
+    short = replace(Case.RealTime.of(SMALL), warm_s=10.0, measured_s=20.0)
+    found = {
+        share: figures(
+            [LabBroker(replace(short, copy_share=share), BY_NAME["tiered"], Flush.Rate, 1).run()],
+            short.chunk,
+            short.measured_s,
+        )["peak over mean by the second"]
+        for share in (1.1, 4.0)
+    }
+    assert found[1.1] < found[4.0]
+
+
+def test_a_measured_host_takes_the_place_of_the_constants_of_memory() -> None:
+    host = HostLatency(writes_s=(3.0,), reads_s=(0.25,), device_reads_s=(0.125,))
+    load = replace(Case.Both.of(SMALL), host=host)
+    found = LabBroker(load, BY_NAME["tiered, cold reads bypass"], Flush.Rate, 1).run()
+    assert set(map(float, np.round(found.writes, 6))) == {3.0}
+    assert min(found.real_time_reads) == pytest.approx(0.25)
+    assert min(found.cold_reads) > 0.125 + SMALL.chunk / SMALL.ssd.bandwidth
+
+
 def stored() -> TieredStore:
     store = LabBroker(SMALL, BY_NAME["tiered"], Flush.Rate, 1).store
     assert isinstance(store, TieredStore)
@@ -156,6 +189,7 @@ def test_the_bands_and_the_peak_are_computed_as_described() -> None:
     jobs = [[0.001] * 10, [0.02] * 10, [0.07] * 10, [0.3] * 10, [2.0] * 10, []]
     assert bands(jobs) == [0.2] * 5
     assert peak_over_mean([1.0, 1.0, 4.0]) == 2.0
+    assert joined([1.0, 2.0, 3.0, 4.0, 5.0], 2) == [3.0, 7.0]
 
 
 def test_the_command_prints_both_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from controller.broker.log_manager import LogManager
 from controller.broker.node import Node
 from controller.protocol import ApiKey
+from controller.protocol.admin import AlterReplicaLogDirsRequest, LogDirToMoveTo, ReplicasToMove
 from controller.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from controller.scenarios.faults import BreakLogDirectory, Reassign
@@ -59,8 +61,8 @@ class Tiered:
     def leader(self) -> int:
         return next(one for one in self.made.registered if self.leads(one))
 
-    def leads(self, broker: int) -> bool:
-        partition = self.node(broker).broker.replicas.partition("t", 0)
+    def leads(self, broker: int, topic: str = "t") -> bool:
+        partition = self.node(broker).broker.replicas.partition(topic, 0)
         return partition is not None and partition.leading is not None
 
     def produce(self, count: int, leader: int = 1) -> list[int]:
@@ -264,6 +266,65 @@ def test_a_replica_on_two_tiers_is_reassigned() -> None:
     made.run_for(120_000)  # the removal of deleted partitions
     disk = made.host.world.disks[leader]
     assert [name for path in ("/ssd", "/hdd1", "/hdd2") for name in disk.names(path) if name.startswith("t-0")] == []
+
+
+def test_a_corrupt_batch_on_an_hdd_takes_that_replica_alone_offline() -> None:
+    tiered = Tiered(brokers=2)
+    made, leader = tiered.made, tiered.leader()
+    assert made.answer(made.create_topic("u", 1, 2)) == "done"
+    for _ in range(5):
+        tiered.produce(30, leader)
+        made.run_for(1_000)
+    made.run_until_rest()
+    log = tiered.log(leader)
+    segment = next(one for one in log.segments if one.state is SegmentState.WithoutCache)
+    made.safety_checker.expected_errors += ("a log in /ssd is offline",)
+    made.host.world.disks[leader].damage(segment.path, 16)
+    fetch = FetchRequest(100, 1, topics=(FetchTopic("t", (FetchPartition(0, segment.base_offset, 1 << 20),)),))
+    for _ in range(2):  # the first may be read in by the device
+        answer = made.answer(made.ask(leader, ApiKey.FETCH, fetch))
+    assert answer.responses[0].partitions[0].error_code != 0
+    made.run_until(lambda: tiered.leads(3 - leader))
+    assert tiered.read_all(3 - leader) == tiered.produced
+    services = tiered.node(leader).services
+    assert services is not None
+    assert [one.health.cause for one in services.logs.directories] == [None] * 3
+    assert services.logs.lost_with(services.logs.directories[0]) == [("t", 0)]
+    assert tiered.leads(leader, "u") or tiered.leads(3 - leader, "u")
+    partition = tiered.node(leader).broker.replicas.partition("u", 0)
+    assert partition is not None
+    assert not partition.offline
+
+
+def test_a_log_moves_to_an_hdd_and_back() -> None:
+    """AlterReplicaLogDirs: whole onto an HDD, where it has one tier, and back to the SSD, which it fills by age."""
+    tiered = Tiered()
+    made = tiered.made
+    for _ in range(5):
+        tiered.produce(30)
+        made.run_for(1_000)
+    assert tiered.states()["WithoutCache"]
+    for path in ("/hdd1", "/ssd"):
+        to = (LogDirToMoveTo(path, (ReplicasToMove("t", (0,)),)),)
+        answer = made.answer(made.ask(1, ApiKey.ALTER_REPLICA_LOG_DIRS, AlterReplicaLogDirsRequest(to)))
+        assert answer.results[0].partitions[0].error_code == 0
+        services = tiered.node().services
+        assert services is not None
+        logs = services.logs
+
+        def home(logs: LogManager = logs) -> str | None:
+            directory = logs.directory_of("t", 0)
+            return None if directory is None else directory.path
+
+        made.run_until(lambda path=path: home() == path)  # type: ignore[misc]
+        made.run_for(5_000)  # the SSD is full of what came at once
+        assert set(tiered.produce(30)) == {0}
+        made.run_for(1_000)
+    made.run_for(120_000)
+    assert tiered.read_all() == tiered.produced == 210
+    assert tiered.states()["WithoutCache"]
+    disk = made.host.world.disks[1]
+    assert [name for name in disk.names("/hdd1") if name.startswith("t-0") and not name.endswith("-tier")] == []
 
 
 @pytest.mark.parametrize(

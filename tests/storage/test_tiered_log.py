@@ -10,7 +10,7 @@ from controller.machine.disk import MemoryDisk
 from controller.storage import LogDirectory, LogOffline, LogSettings
 from controller.storage.errors import CorruptLog, SsdFull
 from controller.storage.tiered_log import TieredLog, copying
-from controller.storage.tiers import TIER_CHECKPOINT, TierCheckpoint
+from controller.storage.tiers import TIER_CHECKPOINT, TierCheckpoint, segment_places
 from statemachines.log_segment import SegmentState
 from statemachines.tier_placement import Tier, next_to_copy
 from tests.storage.batches import Clock, batch
@@ -39,7 +39,9 @@ class Tiers:
 
         self.disk.locks.clear()
         self.hdds = [opened("hdd1"), opened("hdd2")]
-        self.directory = opened("ssd", stores=[one.as_store() for one in self.hdds])
+        self.failed: list[Exception] = []
+        stores = [one.as_store() for one in self.hdds]
+        self.directory = opened("ssd", stores=stores, on_failure=self.failed.append)
         assert self.directory.health.cause is None
 
     @property
@@ -209,6 +211,24 @@ def test_a_damaged_tier_checkpoint_is_named(text: bytes) -> None:
         TierCheckpoint(disk, "home")
 
 
+def test_a_corrupt_batch_that_a_read_finds_on_an_hdd_takes_that_log_alone_offline(tiers: Tiers) -> None:
+    other = ("other", 0)
+    tiers.directory.create(other).append_as_leader(batch(1, base_offset=0), 1)
+    segment = next(one for one in tiers.log.segments[1:] if one.state is SegmentState.WithoutCache)
+    offset = segment.base_offset
+    tiers.directory.close()
+    tiers.open()
+    tiers.disk.damage(segment.path, 8 + 8)  # the magic's place, of its first batch
+    with pytest.raises(LogOffline, match=r"hdd\d/.* at 0: "):
+        tiers.log.read(offset, 1000)
+    with pytest.raises(LogOffline):
+        tiers.log.read(tiers.log.log_end_offset, 1000)
+    assert (tiers.directory.health.cause, tiers.directory.offline()) == (None, [KEY])
+    assert [hdd.health.cause for hdd in tiers.hdds] == [None, None]
+    assert isinstance(tiers.failed[0], CorruptLog)
+    assert tiers.directory.logs[other].read(0, 1000).length
+
+
 def test_a_corrupt_segment_on_an_hdd_leaves_the_ssd_and_its_other_logs_online(tiers: Tiers) -> None:
     other = ("other", 0)
     tiers.directory.create(other).append_as_leader(batch(1, base_offset=0), 1)
@@ -226,3 +246,33 @@ def test_a_corrupt_segment_on_an_hdd_leaves_the_ssd_and_its_other_logs_online(ti
     tiers.disk.damage(segment.path, 3)
     tiers.open()
     assert tiers.log.log_end_offset == end
+
+
+def test_the_places_of_segments_are_read_from_the_names_of_their_files(tiers: Tiers) -> None:
+    """Against the states that the log itself knows, with a copy under way, and with an HDD that can't be read."""
+    tiers.append(8)
+    segment = next_to_copy(tiers.log.segments)
+    assert segment is not None
+    steps = copying(tiers.log, segment)
+    steps.send(next(steps)())
+    checkpoint = tiers.log.tiers.checkpoint
+
+    def sizes(directory: str) -> dict[str, int]:
+        opened = {name: tiers.disk.open(f"{directory}/{name}") for name in tiers.disk.names(directory)}
+        return {name: file.size() for name, file in opened.items()}
+
+    home = tiers.log.directory
+    on_hdds: dict[str, dict[str, int] | None] = {
+        store.path: sizes(directory) if tiers.disk.is_directory(directory := store.directory(home)) else {}
+        for store in tiers.log.tiers.stores
+    }
+    found = segment_places(sizes(home), on_hdds, checkpoint)
+    assert [(one.base_offset, one.state, one.size_bytes) for one in found] == [
+        (one.base_offset, one.state, one.size_bytes) for one in tiers.log.segments
+    ]
+    states = {one.state for one in found}
+    assert {SegmentState.WithoutCache, SegmentState.Cached, SegmentState.Copying, SegmentState.Active} <= states
+    copied = next(one for one in found if one.state is SegmentState.Copying)
+    assert 0 < copied.copied_bytes <= copied.size_bytes
+    lost = segment_places(sizes(home), dict.fromkeys(on_hdds), checkpoint)
+    assert [one.base_offset for one in lost if one.state is SegmentState.Lost] == sorted(checkpoint.on_hdd)

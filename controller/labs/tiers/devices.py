@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, replace
 
 MB = 1_000_000
@@ -74,6 +74,25 @@ def ssd_model(mb_per_s: float = 500.0, latency_s: float = 0.0001) -> DeviceModel
     return DeviceModel(mb_per_s * MB, latency_s)
 
 
+class Streams:
+    """The streams that have requests in a device's queue."""
+
+    __slots__ = ("_requests",)
+
+    def __init__(self) -> None:
+        self._requests: Counter[object] = Counter()
+
+    def add(self, stream: object) -> int:
+        """Count a request of a stream; return how many streams compete, its own included."""
+        self._requests[stream] += 1
+        return len(self._requests)
+
+    def remove(self, stream: object) -> None:
+        self._requests[stream] -= 1
+        if not self._requests[stream]:
+            del self._requests[stream]
+
+
 class DeviceQueue:
     """A device that serves requests in the order of their arrival.
 
@@ -81,7 +100,19 @@ class DeviceQueue:
     intervals of `interval_s`.
     """
 
-    __slots__ = ("_free_at", "_last", "_pending", "busy_s", "interval_s", "model", "name", "read", "writes", "written")
+    __slots__ = (
+        "_free_at",
+        "_last",
+        "_pending",
+        "_streams",
+        "busy_s",
+        "interval_s",
+        "model",
+        "name",
+        "read",
+        "writes",
+        "written",
+    )
 
     def __init__(self, name: str, model: DeviceModel, interval_s: float = 0.1) -> None:
         self.name = name
@@ -91,19 +122,20 @@ class DeviceQueue:
         self.written = 0.0
         self.busy_s = 0.0
         self.writes: dict[int, float] = {}
-        self._pending: deque[float] = deque()
+        self._pending: deque[tuple[float, object]] = deque()
+        self._streams = Streams()
         self._free_at = 0.0
         self._last: object = None
 
     def submit(self, now: float, stream: object, nbytes: float, write: bool = False) -> float:
         """Queue a request at `now`, which must not decrease between calls, and return when it is answered."""
         pending = self._pending
-        while pending and pending[0] <= now:
-            pending.popleft()
-        service = self.model.service_s(nbytes, len(pending) + 1, stream == self._last)
+        while pending and pending[0][0] <= now:
+            self._streams.remove(pending.popleft()[1])
+        service = self.model.service_s(nbytes, self._streams.add(stream), stream == self._last)
         self._last = stream
         self._free_at = done = max(now, self._free_at) + service
-        pending.append(done)
+        pending.append((done, stream))
         self.busy_s += service
         if write:
             self.written += nbytes

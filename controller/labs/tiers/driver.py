@@ -18,15 +18,18 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.labs.tiers.placement import SPAN, Devices, TieredStore, jobs, phases
+from controller.labs.tiers.placement import SPAN, Devices, TieredStore, jobs, lags_of, phases
 from controller.labs.tiers.workload import DIRTY_SHARE, Architecture, Flush, LabWorkload, LogStorage
 from statemachines.tier_placement import FlushReason
 
+HOST_OPERATIONS = ("writes", "reads", "device reads")
+"""In the order of `HostLatency`."""
+PROBE_S = 0.02
 SYNC_ALL = 7
 """sync_file_range: wait for writes under way, write, and wait."""
 
@@ -58,7 +61,8 @@ class LabDriver:
         self.unflushed = [0] * load.partitions
         self.to_flush = [threading.Semaphore(0) for _ in range(load.partitions)]
         self.start = 0.0
-        self.found: dict[str, Any] = {"writes": [], "cold": [], "jobs": [], "cold threads": [], "hot threads": []}
+        self.found: dict[str, Any] = {f"host {each}": [] for each in HOST_OPERATIONS}
+        self.found |= {"writes": [], "cold": [], "jobs": [], "cold threads": [], "hot threads": []}
 
     # -- files
 
@@ -146,7 +150,7 @@ class LabDriver:
             due += load.period_s
             number += 1
 
-    def lag(self, partition: int) -> None:
+    def lag(self, partition: int, lags: Iterator[float]) -> None:
         load = self.load
         files = LastOpened(os.O_RDONLY | (os.O_DIRECT if self.job.architecture.bypass else 0))
         buffer = mmap.mmap(-1, self.chunk)
@@ -154,7 +158,7 @@ class LabDriver:
             self.found["cold threads"].append(threading.get_native_id())
         due = self.random.random() * load.period_s
         while True:
-            lag = self.random.uniform(load.least_lag_s, load.most_lag_s)
+            lag = next(lags)
             number = int((due - lag) / load.period_s - self.phase[partition])
             while due - number * load.period_s >= load.least_lag_s / 1.25:
                 self.wait_until(due)
@@ -174,7 +178,7 @@ class LabDriver:
             LastOpened(os.O_RDWR | os.O_DIRECT),
             mmap.mmap(-1, self.chunk),
         )
-        pause = load.chunk * load.hdds / (load.copy_share * load.traffic * load.leaders / load.partitions)
+        pause = load.chunk / load.copy_rate
         while True:
             with self.lock:
                 segment = store.begin_copy(disk)
@@ -190,6 +194,26 @@ class LabDriver:
             with self.lock:
                 store.copied(segment)
 
+    def probe(self, operation: str) -> None:
+        """Measure what the host adds to an operation, of the page cache or past it, of a file that is on no device."""
+        buffer, number = mmap.mmap(-1, self.chunk), 0
+        flags = os.O_RDWR | (os.O_DIRECT if operation == "device reads" else 0)
+        file = os.open(f"{self.job.mount}/mem.0.{HOST_OPERATIONS.index(operation)}", flags)
+        due = self.random.random() * PROBE_S
+        while True:
+            self.wait_until(due)
+            begun = due
+            if operation == "writes":
+                os.pwrite(file, self.data, number % 4 * self.chunk)
+            elif operation == "reads":
+                os.pread(file, self.chunk, 0)
+            else:
+                begun = self.now()
+                os.preadv(file, [buffer], 0)
+            self.note(f"host {operation}", begun)
+            due = max(due + PROBE_S, begun)
+            number += 1
+
     def note(self, what: str, due: float) -> None:
         if due > self.load.warm_s:
             self.found[what].append(self.now() - due)
@@ -203,13 +227,15 @@ class LabDriver:
             work.append((self.produce, (partition,)))
             if self.job.flush is Flush.Rate:
                 work.append((self.flush, (partition,)))
-        for partition, lag in jobs(load, self.random):
+        lags = lags_of(load, self.job.seed)
+        for job, (partition, lag) in enumerate(jobs(load, self.random)):
             if lag is None:
-                work += [(self.lag, (partition,))] if load.laggards else []
+                work += [(self.lag, (partition, lags[job]))] if load.laggards else []
             elif load.real_time:
                 work.append((self.consume, (partition, lag)))
         if self.store is not None:
             work += [(self.copy, (disk,)) for disk in range(load.hdds)]
+        work += [(self.probe, (operation,)) for operation in HOST_OPERATIONS]
         self.start = time.monotonic() + 0.2
         for action, arguments in work:
             threading.Thread(target=action, args=arguments, daemon=True).start()

@@ -11,12 +11,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from controller.labs.tiers.workload import Architecture, Flush, LabWorkload
+from controller.labs.tiers.workload import Architecture, Flush, HostLatency, LabWorkload
 
 Figures: TypeAlias = dict[str, float]
 
 BANDS_S = (0.010, 0.050, 0.100, 0.500)
 """Bounds of the five bands of a real-time job's p99, in seconds at the published scale."""
+
+
+PEAK, PEAK_1_S = "peak over mean of disk writes", "peak over mean by the second"
 
 
 class Case(Enum):
@@ -47,7 +50,7 @@ class LabMeasurement:
     """What one broker did in the measured time. Latencies in seconds, from when an operation was due.
 
     `chunks` counts reads by kind of job and device ("cold hdd", "hot memory", ...), `disk_writes` has the bytes written
-    by device and interval.
+    by device and interval, `host` what a physical run's probes of the host took.
     """
 
     writes: list[float] = field(default_factory=list)
@@ -56,6 +59,7 @@ class LabMeasurement:
     chunks: dict[str, int] = field(default_factory=dict)
     disk_writes: dict[str, list[float]] = field(default_factory=dict)
     interval_s: float = 0.1
+    host: HostLatency = field(default_factory=HostLatency)
 
     @property
     def real_time_reads(self) -> list[float]:
@@ -91,6 +95,11 @@ def peak_over_mean(intervals: Sequence[float]) -> float:
     return max(intervals) / average if average and average > 0 else math.nan
 
 
+def joined(intervals: Sequence[float], count: int) -> list[float]:
+    """Return the sums of so many intervals each; what is left at the end is not in them."""
+    return [sum(intervals[at : at + count]) for at in range(0, len(intervals) - count + 1, count)]
+
+
 def figures(nodes: Sequence[LabMeasurement], chunk: float, measured_s: float, time_ratio: float = 1.0) -> Figures:
     """Return the figures of a cluster of these brokers: milliseconds, MB/s a broker, shares of 1.
 
@@ -105,6 +114,7 @@ def figures(nodes: Sequence[LabMeasurement], chunk: float, measured_s: float, ti
     hot_reads = sum(counted[f"hot {source}"] for source in ("hdd", "ssd", "memory"))
     all_reads = sum(counted.values())
     mb = chunk / 1e6 / measured_s / len(nodes)
+    seconds = max(1, round(1.0 / nodes[0].interval_s))
     disks = [series for node in nodes for name, series in node.disk_writes.items() if sum(series)]
     found = {
         "write mean ms": 1e3 * mean(writes),
@@ -118,6 +128,7 @@ def figures(nodes: Sequence[LabMeasurement], chunk: float, measured_s: float, ti
         "real-time mean ms": 1e3 * mean(hot),
         "real-time p99 ms": 1e3 * percentile(hot, 0.99),
         "real-time HDD share": counted["hot hdd"] / hot_reads if hot_reads else math.nan,
-        "peak over mean of disk writes": statistics.median(map(peak_over_mean, disks)) if disks else math.nan,
+        PEAK: statistics.median(map(peak_over_mean, disks)) if disks else math.nan,
+        PEAK_1_S: statistics.median(peak_over_mean(joined(each, seconds)) for each in disks) if disks else math.nan,
     }
     return found | {f"band {at + 1}": share for at, share in enumerate(bands(jobs))} if hot else found

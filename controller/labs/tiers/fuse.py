@@ -4,7 +4,8 @@
 
 It speaks the kernel's protocol (linux/fuse.h, 7.31) on /dev/fuse and mounts in a mount namespace of its own, so that
 the mount ends with the process. A file is named by where it is: `ssd.P.S`, `hdd.P.S` or `blk.P.S` (behind the block
-cache), partition P, segment S. Every such name exists, with a segment's size; what was not written has any content.
+cache), partition P, segment S; a `mem.P.S` is on no device, and shows what the file system itself takes. Every such
+name exists, with a segment's size; what was not written has any content.
 Its first line of standard input is its configuration. At each further line it prints its counts as a line of JSON and
 counts anew; at the end of the input it ends.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import json
+import math
 import mmap
 import os
 import queue
@@ -30,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.labs.tiers.caches import BlockCache, WritePolicy
-from controller.labs.tiers.devices import DeviceModel
+from controller.labs.tiers.devices import DeviceModel, Streams
 
 IN_HEADER = struct.Struct("<IIQQIIIHH")
 OUT_HEADER = struct.Struct("<IiQ")
@@ -78,13 +80,14 @@ def ending_the_process(work: Callable[[], None]) -> None:
 class ThrottledDevice:
     """A block device that one thread serves in order: it waits for the seeks, and the kernel throttles the bytes."""
 
-    def __init__(self, path: str, model: DeviceModel, interval_s: float) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_DIRECT)
-        self._size = os.lseek(self._file, 0, os.SEEK_END)
+    def __init__(self, path: str | None, model: DeviceModel, interval_s: float) -> None:
+        """Without a path, what is read is empty and takes no time."""
+        self._file = -1 if path is None else os.open(path, os.O_RDWR | os.O_DIRECT)
+        self._size = 0 if path is None else os.lseek(self._file, 0, os.SEEK_END)
         self._buffer = mmap.mmap(-1, 1 << 20)
         self._model = model
         self._tasks: queue.SimpleQueue[tuple[DeviceTask, int]] = queue.SimpleQueue()
-        self._outstanding = 0
+        self._streams = Streams()
         self._lock = threading.Lock()
         self._last: object = None
         self._owed_s = 0.0
@@ -95,8 +98,7 @@ class ThrottledDevice:
 
     def submit(self, task: DeviceTask) -> None:
         with self._lock:
-            self._outstanding += 1
-            self._tasks.put((task, self._outstanding))
+            self._tasks.put((task, self._streams.add(task.stream)))
 
     def _serve(self) -> None:
         while True:
@@ -106,7 +108,7 @@ class ThrottledDevice:
             self._wait(service - task.nbytes / self._model.bandwidth)
             found = self._carry_out(task)
             with self._lock:
-                self._outstanding -= 1
+                self._streams.remove(task.stream)
             if task.data is not None:
                 self.writes[int(time.monotonic() / self.interval_s)] += task.nbytes
             else:
@@ -122,6 +124,8 @@ class ThrottledDevice:
             self._owed_s -= time.monotonic() - before
 
     def _carry_out(self, task: DeviceTask) -> bytes:
+        if self._file < 0:
+            return bytes(task.nbytes)
         nbytes = -(-task.nbytes // PAGE) * PAGE
         at = task.at // PAGE * PAGE % (self._size - nbytes)
         view = memoryview(self._buffer)[:nbytes]
@@ -143,6 +147,7 @@ class BlockDevices:
             return [ThrottledDevice(path, model, config["interval_s"]) for path in config[kind]]
 
         self.hdds, self.ssds = opened("hdd"), opened("ssd")
+        self.memory = ThrottledDevice(None, DeviceModel(math.inf), config["interval_s"])
         self.chunk: int = config["chunk"]
         self.segment: int = config["segment"]
         self.counts: Counter[str] = Counter()
@@ -165,6 +170,9 @@ class BlockDevices:
             assert self.cache is not None
             with self._lock:
                 self._cached_io(partition, (segment * self.segment + at) // self.chunk, task, hdd, ssd, who)
+            return
+        if kind == "mem":
+            self.memory.submit(task)
             return
         if data is None:
             self.counts[f"{who} {kind}"] += nbytes
@@ -282,7 +290,7 @@ class FileSystem:
     def _lookup(self, unique: int, name: str) -> None:
         kind, _, rest = name.partition(".")
         partition, _, segment = rest.partition(".")
-        if kind not in ("ssd", "hdd", "blk") or not (partition.isdigit() and segment.isdigit()):
+        if kind not in ("ssd", "hdd", "blk", "mem") or not (partition.isdigit() and segment.isdigit()):
             self._answer(unique, error=errno.ENOENT)
             return
         node = self._nodes.setdefault(name, len(self._nodes) + 2)

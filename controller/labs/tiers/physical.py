@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from controller.labs.tiers.devices import MB
-from controller.labs.tiers.driver import DriverJob
+from controller.labs.tiers.driver import HOST_OPERATIONS, DriverJob
 from controller.labs.tiers.figures import Case, LabMeasurement, LabRun
 from controller.labs.tiers.placement import CachedStore, Devices, phases, store_of
-from controller.labs.tiers.workload import ARCHITECTURES, Flush, LabWorkload
+from controller.labs.tiers.workload import ARCHITECTURES, Flush, HostLatency, LabWorkload
 
 BLKIO, MEMORY = Path("/sys/fs/cgroup/blkio"), Path("/sys/fs/cgroup/memory")
 PREFIX = "camerlengo-lab"
@@ -214,6 +214,7 @@ def _ask(files: Any) -> dict[str, Any]:
 
 def _measurement(load: LabWorkload, found: dict[str, Any], stats: dict[str, Any], begun: float) -> LabMeasurement:
     result = LabMeasurement(found["writes"], found["cold"], found["jobs"], interval_s=load.sample_s)
+    result.host = HostLatency(*(tuple(found[f"host {each}"]) for each in HOST_OPERATIONS))
     for kind in ("cold", "hot"):
         for device in ("hdd", "ssd"):
             nbytes = sum(stats["counts"].get(f"{each} {device}", 0) for each in found[f"{kind} threads"])

@@ -40,6 +40,16 @@ def jobs(load: LabWorkload, drawn: Random) -> Iterator[tuple[int, float | None]]
             )
 
 
+def lags_of(load: LabWorkload, seed: int) -> list[Iterator[float]]:
+    """Return for each lagging job the lags in seconds with which it begins, the same in a simulation as on devices."""
+
+    def lags(drawn: Random) -> Iterator[float]:
+        while True:
+            yield drawn.uniform(load.least_lag_s, load.most_lag_s)
+
+    return [lags(Random(f"{seed} {job}")) for job in range(round(load.jobs * load.lagging))]
+
+
 def phases(load: LabWorkload, seed: int) -> list[float]:
     """Return by how much of a segment each partition's segments are shifted, the jitter of their rolls."""
     return [Random(f"{seed} {partition}").random() for partition in range(load.partitions)]
@@ -83,8 +93,8 @@ class DiskStore:
         self.devices = devices
         self.from_hdd = self.from_ssd = 0
 
-    def write(self, now: float, partition: int, first: int, nbytes: float) -> float:
-        """Write data of a partition from its chunk `first` on; return when it is on stable storage."""
+    def write(self, now: float, partition: int, number: int, nbytes: float) -> float:
+        """Write a chunk of a partition or a part of it; return when it is on stable storage."""
         return self.devices.hdd(partition).submit(now, partition, nbytes, write=True)
 
     def read(self, now: float, partition: int, number: int, reader: object) -> float:
@@ -122,16 +132,14 @@ class CachedStore(DiskStore):
             "dirty": dirty,
         }
 
-    def write(self, now: float, partition: int, first: int, nbytes: float) -> float:
+    def write(self, now: float, partition: int, number: int, nbytes: float) -> float:
         done = now
-        chunk = self.devices.load.chunk
-        for number in range(max(1, round(nbytes / chunk))):
-            work = self.cache.write(chunk_of(partition, first + number))
-            if work.fast:
-                done = max(done, self.devices.ssd(partition).submit(now, partition, chunk, write=True))
-            if work.slow:
-                done = max(done, self.devices.hdd(partition).submit(now, partition, chunk, write=True))
-            self._clean(now, partition, work.cleaned)
+        work = self.cache.write(chunk_of(partition, number))
+        if work.fast:
+            done = max(done, self.devices.ssd(partition).submit(now, partition, nbytes, write=True))
+        if work.slow:
+            done = max(done, self.devices.hdd(partition).submit(now, partition, nbytes, write=True))
+        self._clean(now, partition, work.cleaned)
         return done
 
     def read(self, now: float, partition: int, number: int, reader: object) -> float:
@@ -191,9 +199,9 @@ class TieredStore(DiskStore):
         """Return the segment of a chunk. Segments roll with jitter, not all partitions' at one time."""
         return (number + self.devices.shift(partition)) // self.devices.per_segment
 
-    def write(self, now: float, partition: int, first: int, nbytes: float) -> float:
+    def write(self, now: float, partition: int, number: int, nbytes: float) -> float:
         if append_tier(partition < self.devices.load.leaders, followers_on=Tier.HDD) is Tier.HDD:
-            return super().write(now, partition, first, nbytes)
+            return super().write(now, partition, number, nbytes)
         return self.devices.ssd(partition).submit(now, partition, nbytes, write=True)
 
     def read(self, now: float, partition: int, number: int, reader: object) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from controller.labs.tiers.caches import PageCache
@@ -17,6 +17,7 @@ from controller.labs.tiers.placement import (
     TieredStore,
     chunk_of,
     jobs,
+    lags_of,
     phases,
     store_of,
 )
@@ -33,6 +34,7 @@ class LabBroker:
         self.bypass = architecture.bypass
         self.random = random.Random(seed)
         self.phase = [self.random.random() for _ in range(load.partitions)]
+        self.lags = lags_of(load, seed)
         self.devices = Devices(load, phases(load, 0))
         for device in (*self.devices.hdds, *self.devices.ssds):
             device.interval_s = load.sample_s
@@ -106,28 +108,30 @@ class LabBroker:
             self.at(now + load.flush_every_s, self._append, partition, number)
             return
         self._written[partition] = number
-        done = now + load.memory_s + load.chunk / load.memory
+        done = now + self._host_s(load.host.writes_s)
         self.cache.insert(chunk_of(partition, SPAN // 2 + number), done)
         if isinstance(self.store, TieredStore) and partition < load.leaders:
             self.store.appended(partition, SPAN // 2 + number)
         self._unflushed[partition] += 1
         reason = load.flush_reason(self.flush, self._unflushed[partition])
         if reason is FlushReason.COUNT:
-            self._flush_by_count(done, partition, number, due)
+            self.at(done, self._flush_by_count, partition, number, due)
             return
         if reason is FlushReason.RATE and not self._flushing[partition]:
-            self._flush_by_rate(done, partition)
+            self._flushing[partition] = True
+            self.at(done, self._flush_by_rate, partition)
         self.measured.writes.append(done - due)
         self.at(max(now, due + load.period_s), self._append, partition, number + 1)
 
     def _flush_by_count(self, now: float, partition: int, number: int, due: float) -> None:
-        """Write the next chunk of what is to be flushed. The produce that began it is answered after the last."""
-        left = self._unflushed[partition]
-        if left:
-            self._unflushed[partition] = left - 1
-            done = self.store.write(now, partition, SPAN // 2 + number - left + 1, self.load.chunk)
-            self.at(done, self._flush_by_count, partition, number, due)
-            return
+        """Write what is to be flushed, all at once as `fdatasync` does. The produce that began it is answered then."""
+        first = SPAN // 2 + number - self._unflushed[partition] + 1
+        chunks = range(first, first + self._unflushed[partition])
+        done = max(self.store.write(now, partition, each, self.load.chunk) for each in chunks)
+        self.at(done, self._flushed_by_count, partition, number, due)
+
+    def _flushed_by_count(self, now: float, partition: int, number: int, due: float) -> None:
+        self._unflushed[partition] = 0
         self.measured.writes.append(now - due)
         self.at(max(now, due + self.load.period_s), self._append, partition, number + 1)
 
@@ -147,7 +151,10 @@ class LabBroker:
         """Return when a chunk is with its consumer."""
         chunk = chunk_of(partition, SPAN // 2 + number)
         ready = self.cache.ready_at(chunk)
+        missed = 0.0
         if ready is None:
+            device_reads_s = self.load.host.device_reads_s
+            missed = self.random.choice(device_reads_s) if device_reads_s else 0.0
             before = self.store.from_hdd
             ready = self.store.read(now, partition, SPAN // 2 + number, reader)
             self.measured.chunks[f"{kind} hdd" if self.store.from_hdd > before else f"{kind} ssd"] += 1
@@ -159,7 +166,11 @@ class LabBroker:
             self._read_ahead(now, partition, number, reader, kind)
         else:
             self.measured.chunks[f"{kind} memory"] += 1
-        return max(now, ready) + self.load.memory_s + self.load.chunk / self.load.memory
+        return max(now, ready) + self._host_s(self.load.host.reads_s if kind == "hot" else ()) + missed
+
+    def _host_s(self, measured: Sequence[float]) -> float:
+        """Return the time of one operation on this side of the devices: the model's, or drawn from measured ones."""
+        return self.random.choice(measured) if measured else self.load.memory_s + self.load.chunk / self.load.memory
 
     def _read_ahead(self, now: float, partition: int, number: int, reader: int, kind: str) -> None:
         """Read the chunks after this one, which are counted as what the reader read from the device."""
@@ -185,7 +196,7 @@ class LabBroker:
 
     def _begin_lagging(self, now: float, partition: int, job: int) -> None:
         load = self.load
-        lag = self.random.uniform(load.least_lag_s, load.most_lag_s)
+        lag = next(self.lags[job])
         number = int((now - lag) / load.period_s - self.phase[partition])
         self._read_lagging(now, partition, job, number, now)
 
@@ -201,23 +212,23 @@ class LabBroker:
 
     # -- copies of the tiered log
 
-    def _copy(self, now: float, store: TieredStore, disk: int, segment: LabSegment | None, chunks: int) -> None:
-        """Copy one chunk of a segment to this HDD, at most `copy_share` times as fast as leaders' data comes."""
+    def _copy(self, now: float, store: TieredStore, disk: int, segment: LabSegment | None, copied: float) -> None:
+        """Copy a piece of a segment to this HDD, at most `copy_share` times as fast as leaders' data comes."""
         load = self.load
-        if segment is not None and chunks == self.devices.per_segment:
+        if segment is not None and copied >= segment.size_bytes:
             store.copied(segment)
             segment = None
         if segment is None:
-            segment, chunks = store.begin_copy(disk), 0
-        due = now + load.chunk * load.hdds / (load.copy_share * load.traffic * load.leaders / load.partitions)
+            segment, copied = store.begin_copy(disk), 0.0
+        due = now + load.copy_piece / load.copy_rate
         if segment is None:
-            self.at(due, self._copy, store, disk, None, 0)
+            self.at(due, self._copy, store, disk, None, 0.0)
             return
-        read = self.devices.ssd(segment.partition).submit(now, "copy", load.chunk)
-        self.at(read, self._copy_write, store, disk, segment, chunks, due)
+        read = self.devices.ssd(segment.partition).submit(now, "copy", load.copy_piece)
+        self.at(read, self._copy_write, store, disk, segment, copied, due)
 
     def _copy_write(
-        self, now: float, store: TieredStore, disk: int, segment: LabSegment, chunks: int, due: float
+        self, now: float, store: TieredStore, disk: int, segment: LabSegment, copied: float, due: float
     ) -> None:
-        done = self.devices.hdds[disk].submit(now, "copy", self.load.chunk, write=True)
-        self.at(max(done, due), self._copy, store, disk, segment, chunks + 1)
+        done = self.devices.hdds[disk].submit(now, "copy", self.load.copy_piece, write=True)
+        self.at(max(done, due), self._copy, store, disk, segment, copied + self.load.copy_piece)

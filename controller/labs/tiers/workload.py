@@ -52,6 +52,19 @@ LAGGING_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
+class HostLatency:
+    """Seconds of operations that need no device, as measured on a host; empty: the model's constants.
+
+    `writes_s` and `reads_s` are of a chunk in memory, from when they were due, so they include the wait for a core.
+    `device_reads_s`: what a read of a device takes besides the device.
+    """
+
+    writes_s: tuple[float, ...] = ()
+    reads_s: tuple[float, ...] = ()
+    device_reads_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LabWorkload:
     """One broker of a cluster in which each partition has `replicas` replicas. Bytes, seconds.
 
@@ -60,6 +73,7 @@ class LabWorkload:
     2 MB/s a segment has 20 active ones. `ssd_time`: the SSDs hold the leaders' data of so many longest lags. A lagging
     job reads `catch_up` times as fast as its partition is written, and begins anew when it has caught up. The others
     lag by up to `near_s`, the 8 minutes that the page cache holds, exponentially so that a fifth would lag by more.
+    An HDD takes copies `copy_share` times as fast as leaders' data comes, `copy_piece` bytes at a time, as brokers do.
     `read_ahead`: chunks that a sequential read brings beyond its own. `sample_s`: interval of the disks' writes.
     """
 
@@ -82,12 +96,14 @@ class LabWorkload:
     flush_records: int = 50_000
     flush_rate: float = 2 * MB
     flush_every_s: float = 1.0
-    copy_share: float = 2.0
+    copy_share: float = 1.1
+    copy_piece: float = 256 * 1024
     read_ahead: int = 0
     sample_s: float = 0.1
     page_lists: int = 2
     memory: float = 5_000 * MB
     memory_s: float = 0.00005
+    host: HostLatency = HostLatency()
     warm_s: float = 300.0
     measured_s: float = 300.0
     laggards: bool = True
@@ -108,6 +124,11 @@ class LabWorkload:
     def ssd_bytes(self) -> float:
         """Capacity of all SSDs together."""
         return self.ssd_time * self.most_lag_s * self.traffic * self.leaders / self.partitions
+
+    @property
+    def copy_rate(self) -> float:
+        """Bytes a second at which one HDD takes copies while a segment waits."""
+        return self.copy_share * self.traffic * self.leaders / self.partitions / self.hdds
 
     @property
     def period_s(self) -> float:
@@ -148,6 +169,7 @@ class LabWorkload:
             record=self.record * bytes_ratio,
             flush_rate=self.flush_rate * rate,
             flush_every_s=self.flush_every_s * time_ratio,
+            copy_piece=self.copy_piece * bytes_ratio,
             memory=self.memory * rate,
             memory_s=self.memory_s * time_ratio,
             warm_s=self.warm_s * time_ratio,
