@@ -74,7 +74,7 @@ def ssd_model(mb_per_s: float = 500.0, latency_s: float = 0.0001) -> DeviceModel
     return DeviceModel(mb_per_s * MB, latency_s)
 
 
-class Streams:
+class CompetingStreams:
     """The streams that have requests in a device's queue."""
 
     __slots__ = ("_requests",)
@@ -123,7 +123,7 @@ class DeviceQueue:
         self.busy_s = 0.0
         self.writes: dict[int, float] = {}
         self._pending: deque[tuple[float, object]] = deque()
-        self._streams = Streams()
+        self._streams = CompetingStreams()
         self._free_at = 0.0
         self._last: object = None
 

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.labs.tiers.caches import BlockCache, WritePolicy
-from controller.labs.tiers.devices import DeviceModel, Streams
+from controller.labs.tiers.devices import CompetingStreams, DeviceModel
 
 IN_HEADER = struct.Struct("<IIQQIIIHH")
 OUT_HEADER = struct.Struct("<IiQ")
@@ -87,7 +87,7 @@ class ThrottledDevice:
         self._buffer = mmap.mmap(-1, 1 << 20)
         self._model = model
         self._tasks: queue.SimpleQueue[tuple[DeviceTask, int]] = queue.SimpleQueue()
-        self._streams = Streams()
+        self._streams = CompetingStreams()
         self._lock = threading.Lock()
         self._last: object = None
         self._owed_s = 0.0
