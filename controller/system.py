@@ -256,7 +256,7 @@ def _cached_pages(fd: int, position: int, length: int) -> int | None:
 def _made_cachestat() -> Callable[[int, int, int], int | None]:
     import ctypes  # slow to import
 
-    syscall = ctypes.PyDLL(None).syscall  # it never waits, so it keeps the GIL
+    syscall = ctypes.PyDLL(None, use_errno=True).syscall  # it never waits, so it keeps the GIL
     asked_type, found_type = ctypes.c_uint64 * 2, ctypes.c_uint64 * 5
 
     def cachestat(fd: int, position: int, length: int) -> int | None:
@@ -266,8 +266,8 @@ def _made_cachestat() -> Callable[[int, int, int], int | None]:
     def unknown(fd: int, position: int, length: int) -> int | None:
         return None
 
-    with open(os.devnull, "rb") as file:
-        return cachestat if not syscall(_CACHESTAT, file.fileno(), asked_type(0, 1), found_type(), 0) else unknown
+    syscall(_CACHESTAT, -1, asked_type(0, 1), found_type(), 0)
+    return cachestat if ctypes.get_errno() == errno.EBADF else unknown
 
 
 _NO_NOWAIT: Final = frozenset((errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL))
