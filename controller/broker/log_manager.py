@@ -7,6 +7,7 @@ decided elsewhere. A directory that can't be trusted is offline, with every part
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from controller.broker.partition import Partition
 from controller.broker.request_context import Job, Steps
@@ -25,7 +26,7 @@ from controller.storage import (
 )
 from controller.storage.checkpoints import decode_offsets
 from controller.storage.devices import CHANGE_LIMIT_MS
-from controller.storage.directory import MOVES, partition_of
+from controller.storage.directory import MADE, MOVES, partition_of
 from controller.storage.errors import CorruptLog
 from controller.storage.producer_states import ProducersOfBroker, ProducerStates
 from controller.storage.settings import INT_MAX
@@ -66,7 +67,7 @@ class LogManager:
         self.preferred: dict[TopicPartition, str] = {}
         """Where logs that are not made yet are to lie, as AlterReplicaLogDirs asked for."""
         self._not_made: dict[TopicPartition, LogOffline | OutOfResources | DeviceUnavailable] = {}
-        superseded = _superseded(disk, [path for path in paths if path not in (unusable or {})])
+        superseded, replaced = _in_two(disk, [path for path in paths if path not in (unusable or {})])
         opened: dict[str, LogDirectory] = {}
         stores: list[HddStore] = []
         try:
@@ -77,6 +78,8 @@ class LogManager:
                 opened[path] = self._open(disk, path, wall_ms, cause, on_hdds, superseded.get(path, ()))
                 if self._tiers and not self._is_ssd(path):
                     stores.append(opened[path].as_store())
+            for path, those in replaced.items():
+                _set_aside(opened[path], those)
         except BaseException:
             for directory in opened.values():
                 directory.unlock()
@@ -86,13 +89,19 @@ class LogManager:
         self.producers.added(sum(map(len, self._producer_states())))
 
     def _settle_moves(self) -> None:
-        all_online = all(one.health.cause is None for one in self.directories)
+        all_online = self._all_online
+        for directory in self.directories if all_online else ():
+            directory.forget_made()
         for directory in self.directories:
             for partition in sorted(directory.unsettled) if directory.health.cause is None else ():
                 if all_online or partition not in directory.logs:
                     directory.settle(partition)
                 else:
                     directory.leave_alone(partition)
+
+    @property
+    def _all_online(self) -> bool:
+        return all(one.health.cause is None for one in self.directories)
 
     def interrupted(self, key: TopicPartition) -> LogDirectory | None:
         """Where the last process was moving this replica; None from the second time on."""
@@ -109,6 +118,8 @@ class LogManager:
         source = self.directory_of(*key)
         if source is None:
             raise KeyError(f"{key[0]}-{key[1]} has no log here")
+        if not self._all_online:
+            target.note_made((key,))
         known = target.name_future(key, high_watermark)
         source.delete(key)
         return target.take_named(key, known)
@@ -199,7 +210,7 @@ class LogManager:
         self._not_made.clear()
         to_make: dict[int, dict[TopicPartition, bytes]] = {}
         online = [index for index, one in enumerate(self.directories) if one in self._homes()]
-        all_online = all(one.health.cause is None for one in self.directories)
+        all_online = self._all_online
         for key, topic_id, is_new in wanted:
             if self.directory_of(*key) is None and online and (all_online or is_new) and not self._is_unopened(key):
                 fewest = min(online, key=lambda index: len(self.directories[index].logs) + len(to_make.get(index, ())))
@@ -208,6 +219,12 @@ class LogManager:
                 to_make.setdefault(least, {})[key] = topic_id
         for index, those in to_make.items():
             directory = self.directories[index]  # its path is the order: two jobs never make the same files at once
+            try:
+                if not all_online:
+                    directory.note_made(those.keys())
+            except (LogOffline, OutOfResources) as error:
+                self._not_made.update(dict.fromkeys(those, error))
+                continue
             call, what = directory.making(those), f"files of {len(those)} partitions in {directory.path}"
             try:
                 made = yield Job(call, directory.device, order=directory.path, limit_ms=CHANGE_LIMIT_MS, what=what)
@@ -241,6 +258,8 @@ class LogManager:
             path = self.preferred.pop(key, None)
             fewest = min(homes, key=lambda one: len(one.logs))
             directory = next((one for one in homes if one.path == path), fewest)
+            if not self._all_online:
+                directory.note_made((key,))
         log = directory.create(key, topic_id)
         log.health.check()
         return log
@@ -313,12 +332,15 @@ class LogManager:
             raise first_error
 
 
-def _superseded(disk: Disk, paths: Sequence[str]) -> dict[str, set[TopicPartition]]:
-    """By directory: the logs there that were about to take the place of one in another directory, which has it still.
+def _in_two(disk: Disk, paths: Sequence[str]) -> tuple[dict[str, set[TopicPartition]], dict[str, set[TopicPartition]]]:
+    """By directory: the logs there that were about to take the place of one in another directory, which has it still;
+    and those of replicas that were made anew in another directory, while this one was offline.
+
     Raises DuplicateLogs for any other partition that is in two, before a directory is opened, which removes the mark
     of a clean shutdown and repairs logs."""
     found: dict[TopicPartition, str] = {}
     superseded: dict[str, set[TopicPartition]] = {}
+    replaced: dict[str, set[TopicPartition]] = {}
     for path in paths:
         try:
             logs = {partition_of(name) for name in disk.names(path) if disk.is_directory(f"{path}/{name}")}
@@ -327,16 +349,30 @@ def _superseded(disk: Disk, paths: Sequence[str]) -> dict[str, set[TopicPartitio
         for key in logs:
             if key is None or (other := found.setdefault(key, path)) == path:
                 continue
-            moved = [one for one in (other, path) if key in _unsettled(disk, one)]
-            if len(moved) != 1:
+            moved = [one for one in (other, path) if key in _named(disk, one, MOVES)]
+            made = [one for one in (other, path) if key in _named(disk, one, MADE)]
+            if len(moved) == 1:
+                given_up = moved[0]
+                superseded.setdefault(given_up, set()).add(key)
+            elif len(made) == 1:
+                given_up = path if made[0] == other else other
+                replaced.setdefault(given_up, set()).add(key)
+            else:
                 raise DuplicateLogs(f"{key[0]}-{key[1]}", (other, path))
-            superseded.setdefault(moved[0], set()).add(key)
-            found[key] = path if moved[0] == other else other
-    return superseded
+            found[key] = path if given_up == other else other
+    return superseded, replaced
 
 
-def _unsettled(disk: Disk, path: str) -> Collection[TopicPartition]:
+def _set_aside(directory: LogDirectory, those: set[TopicPartition]) -> None:
+    """Keep the files of replicas that were made anew in another directory, under other names."""
+    for key in sorted(those & directory.logs.keys()):
+        directory.health.warn(f"{directory.path}/{key[0]}-{key[1]} is set aside: its replica was made anew elsewhere")
+        with suppress(LogOffline):
+            directory.set_aside(key)
+
+
+def _named(disk: Disk, path: str, name: str) -> Collection[TopicPartition]:
     try:
-        return decode_offsets(f"{path}/{MOVES}", disk.read(f"{path}/{MOVES}"))
+        return decode_offsets(f"{path}/{name}", disk.read(f"{path}/{name}"))
     except (OSError, CorruptLog):
         return ()

@@ -48,6 +48,9 @@ FUTURE = "-future"
 """Of a log that is to take the place of the replica's in another directory."""
 MOVES = "camerlengo-moves-checkpoint"
 """Names logs that have their place here while another directory may still have the replica: that one counts then."""
+MADE = "camerlengo-made-checkpoint"
+"""Names logs that were made here while another directory was offline: what that one has of these partitions is of a
+replica that was here before, and does not count."""
 STRAY = "-stray"
 """Of a topic that is there no more, under a name that another has now: kept for a person to look at."""
 
@@ -132,6 +135,8 @@ class LogDirectory:
         """Logs that are here and are not used, since what an HDD has of them can't be trusted."""
         self.unsettled: set[TopicPartition] = set()
         """See MOVES."""
+        self._made_beside: set[TopicPartition] = set()
+        """See MADE."""
         self._superseded = superseded
         self.stores = stores
         self.ssd = SsdSpace(path)
@@ -182,6 +187,7 @@ class LogDirectory:
         cleaned = self._read_offsets(names, CLEANER_POINTS, "compacted logs are cleaned from their beginning") or {}
         self.high_watermarks = self._read_offsets(names, HIGH_WATERMARKS, "the high watermarks begin at 0") or {}
         self.unsettled = set(self._read_offsets(names, MOVES, "no log is taken for one that was moved here") or ())
+        self._made_beside = set(self._read_offsets(names, MADE, "no log is taken for one that replaces another") or ())
         self._remove_futures(names)
         for name in names:
             partition = partition_of(name)
@@ -266,6 +272,19 @@ class LogDirectory:
     def settle(self, partition: TopicPartition) -> None:
         """No other directory has the partition any more."""
         self._settle((partition,))
+
+    @on_disk
+    def note_made(self, partitions: Collection[TopicPartition]) -> None:
+        """Durably, before their logs are made; see MADE."""
+        self._write_offsets(MADE, dict.fromkeys(sorted({*self._made_beside, *partitions}), 0))
+        self._made_beside.update(partitions)
+
+    @on_disk
+    def forget_made(self) -> None:
+        """Every directory is online, and no other has any of these partitions any more."""
+        if self._made_beside:
+            self._made_beside.clear()
+            self._write_offsets(MADE, {})
 
     @on_disk
     def begin_future(self, partition: TopicPartition, topic_id: bytes) -> PartitionLog:

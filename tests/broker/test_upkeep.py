@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from controller.broker.log_maintenance import LogMaintenance, NoLogDirectory, opening_notes
@@ -251,3 +253,31 @@ def test_a_start_that_finds_a_log_in_two_directories_changes_nothing() -> None:
     with pytest.raises(DuplicateLogs, match="one-0"):
         LogManager(kept.disk, PATHS, lambda _topic: kept.settings.log, kept.clock.wall_ms)
     assert all(CLEAN_SHUTDOWN in kept.disk.names(path) for path in PATHS)
+
+
+@pytest.mark.parametrize("lost", PATHS)
+def test_a_log_that_was_made_while_another_directory_was_offline_counts(lost: str) -> None:
+    """The lost directory has a replica of before, which was reassigned away and back while nothing could read it."""
+    (other,) = (path for path in PATHS if path != lost)
+    kept = Kept(paths=PATHS)
+
+    def start(unusable: Sequence[str] = ()) -> LogManager:
+        causes = {path: OSError("planted") for path in unusable}
+        return LogManager(kept.disk, PATHS, lambda _topic: kept.settings.log, kept.clock.wall_ms, causes)
+
+    kept.logs.prefer(KEY, lost)
+    assert kept.logs.get_or_create(KEY).directory.startswith(lost)
+    kept.logs.close()
+    one_lost = start([lost])
+    one_lost.get_or_create(KEY).append_as_leader(batch(), 1)
+    one_lost.close()
+    whole = start()
+    found = whole.directory_of(*KEY)
+    assert found is not None
+    assert found.path == other
+    assert found.logs[KEY].log_end_offset == 1
+    assert [name.rpartition("-")[2] for name in kept.disk.names(lost) if name.startswith("t-0")] == ["stray"]
+    whole.close()
+    kept.disk.make_directory(f"{lost}/t-0")  # by hand: nothing says which of them counts
+    with pytest.raises(DuplicateLogs, match="t-0"):
+        start()

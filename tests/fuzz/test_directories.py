@@ -33,9 +33,9 @@ def no_joins(*_arguments: object) -> None:
     """Segments are not compared."""
 
 
-def none_superseded(*_arguments: object) -> dict[str, set[object]]:
+def none_in_two(*_arguments: object) -> tuple[dict[str, set[object]], dict[str, set[object]]]:
     """Partitions that are in two directories are not refused."""
-    return {}
+    return {}, {}
 
 
 def silent(_health: Health, _warning: str) -> None:
@@ -47,7 +47,7 @@ def silent(_health: Health, _warning: str) -> None:
     [
         ("controller.storage.recovery.check_joins", no_joins, "3b5aaeafe0cf63c9"),
         ("controller.storage.disk.Health.warn", silent, "4af339c4404c45e1"),
-        ("controller.broker.log_manager._superseded", none_superseded, "31eebea2df5a6ed9"),
+        ("controller.broker.log_manager._in_two", none_in_two, "31eebea2df5a6ed9"),
     ],
 )
 def test_a_planted_fault_is_found(
