@@ -13,14 +13,17 @@ import json
 import signal
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import PIPE
 from typing import IO, Any
 
+from controller.scenarios.records.workload import TransactionStage
 from controller.zookeeper.launch import kill, launch, pause, resume
 
 Event = list[Any]
+Undo = Callable[[], None]
 _JOIN_S = 10.0
 
 
@@ -106,6 +109,76 @@ class ClientProcess:
         """Return whether it has ended within the time, with all its events taken."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+
+class StopsOfClient:
+    """Where a client is to stop, and whether it is there."""
+
+    def __init__(self) -> None:
+        self._reached = threading.Event()
+        self._process: ClientProcess | None = None
+
+    def of(self, process: ClientProcess) -> None:
+        """The client's present life."""
+        self._process = process
+
+    def take(self, event: Event) -> None:
+        if event[0] == "stage":
+            self._reached.set()
+
+    def hold(self, stage: TransactionStage, deadline_ms: float) -> bool:
+        self._reached.clear()
+        self._ask(f"hold {stage.value}")
+        if self._reached.wait(deadline_ms / 1000):
+            return True
+        self.release()
+        return False
+
+    def release(self) -> None:
+        self._ask("release")
+
+    def _ask(self, words: str) -> None:
+        if self._process is not None:
+            self._process.say(words)
+
+
+class ClientLife(ABC):
+    """A client from its start to its end. `take` is called with each event of its process, under `lock`; what it needs
+    is set before this class begins."""
+
+    def __init__(
+        self, module: str, config: Mapping[str, Any], log: Path, lock: threading.Lock, stops: StopsOfClient
+    ) -> None:
+        self.superseded = False
+        self._lock = lock
+        self._stops = stops
+        self.process = ClientProcess(module, config, log, self._taken)
+        stops.of(self.process)
+
+    @abstractmethod
+    def take(self, event: Event) -> None: ...
+
+    def _taken(self, event: Event) -> None:
+        self._stops.take(event)
+        with self._lock:
+            self.take(event)
+
+    def stand_still(self) -> Undo:
+        """Return what has it go on."""
+        self.process.pause()
+        return self.process.resume
+
+    def go_on(self) -> Undo:
+        self.process.resume()
+        return lambda: None
+
+    def give_way(self) -> None:
+        """It stands still, and is to know that another takes its place. It goes on with what it was at once it is
+        resumed."""
+        self._stops.release()
+        self.process.pause()
+        self.superseded = True
+        self.process.supersede()
 
 
 class EventPipe:

@@ -7,14 +7,14 @@ changes and the same history as in simulation (`controller/simulator/group_membe
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from controller.chaos.client import Connect
-from controller.chaos.client_process import ClientProcess, Event
+from controller.chaos.client_process import ClientLife, Event, StopsOfClient, Undo
 from controller.chaos.clock import ScenarioClock
-from controller.chaos.transactional_clients import CLIENT, StopsOfClient, TransactionalSetup, TransactionEvents
+from controller.chaos.transactional_clients import CLIENT, TransactionalSetup, TransactionEvents
 from controller.scenarios.faults import ChangeMember
 from controller.scenarios.records.group_checks import NOT_COMMITTED, group_at_rest, group_behind
 from controller.scenarios.records.group_history import GROUP, FormerMember, GroupHistory, GroupLog, MemberAssignment
@@ -28,14 +28,12 @@ ASK_OFFSETS_S = 20.0
 MEMBER = "controller.chaos.group_member"
 
 _LOOK_MS = 50.0
-Undo = Callable[[], None]
 
 
-class _Life:
+class _Life(ClientLife):
     """A client from its start to its end; its events are taken under the group's lock."""
 
     def __init__(self, group: RealGroup, number: int) -> None:
-        self.superseded = False
         self.assignment: MemberAssignment | None = None
         self._group = group
         self._number = number
@@ -52,8 +50,7 @@ class _Life:
         self._offsets: dict[int, list[int]] = {}
         """By transaction, the numbers of its commits."""
         self._consuming = range(0)
-        self.process = ClientProcess(program, config, group.log_file(number), self._taken)
-        group.stops[number].of(self.process)
+        super().__init__(program, config, group.log_file(number), group.lock, group.stops[number])
 
     def _take_transaction(self, transactions: TransactionEvents, event: Event) -> None:
         log, number = self._group.log, self._number
@@ -76,15 +73,10 @@ class _Life:
                 for commit in self._offsets.pop(transaction, []):
                     log.committed(commit, at_ms, "" if committed else NOT_COMMITTED)
 
-    def _taken(self, event: Event) -> None:
-        self._group.stops[self._number].take(event)
-        with self._group.lock:
-            if self._transactions is not None:
-                self._take_transaction(self._transactions, event)
-            self._take(event)
-
-    def _take(self, event: Event) -> None:
+    def take(self, event: Event) -> None:
         log, number = self._group.log, self._number
+        if self._transactions is not None:
+            self._take_transaction(self._transactions, event)
         match event:
             case ["assigned", member_id, generation, places, at_ms]:
                 static = self._group.workload.static_members
@@ -208,12 +200,8 @@ class RealGroup:
             return lambda: self._leave(fault.member)
         if life is None:
             return None
-        if fault.how == "pause":
-            life.process.pause()
-            return life.process.resume
-        if fault.how == "resume":
-            life.process.resume()
-            return lambda: None
+        if fault.how in ("pause", "resume"):
+            return life.stand_still() if fault.how == "pause" else life.go_on()
         if fault.how == "replace":
             return self._replace(fault.member, life)
         if fault.how == "leave":
@@ -241,10 +229,7 @@ class RealGroup:
 
     def _replace(self, number: int, life: _Life) -> Undo:
         """The client stands still and another takes its place, under its group.instance.id if it has one."""
-        self.stops[number].release()
-        life.process.pause()
-        life.superseded = True
-        life.process.supersede()
+        life.give_way()
         life.given_up()
         self._former.append(life)
         self._lives[number] = _Life(self, number)

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from controller.chaos.client import Connect, interruptible
+from controller.chaos.client_process import StopsOfClient
 from controller.chaos.clock import ScenarioClock
 from controller.chaos.group_members import RealGroup
-from controller.chaos.transactional_clients import RealWriter, StopsOfClient, TransactionalSetup
+from controller.chaos.transactional_clients import RealWriter, TransactionalSetup
 from controller.log import logger
 from controller.scenarios.faults import HostFailure
 from controller.scenarios.records.history import (

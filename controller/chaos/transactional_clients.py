@@ -7,22 +7,21 @@ The same changes and the same history as in simulation (`controller/simulator/tr
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from controller.chaos.client import Connect
-from controller.chaos.client_process import ClientProcess, Event
+from controller.chaos.client_process import ClientLife, ClientProcess, Event, StopsOfClient, Undo
 from controller.chaos.clock import ScenarioClock
 from controller.scenarios.faults import ChangeProducer, HostFailure
 from controller.scenarios.records.history import ACKNOWLEDGED, SendLog
 from controller.scenarios.records.transaction_history import ABORTED, COMMITTED
-from controller.scenarios.records.workload import PartitionName, TransactionStage, TransactionWorkload
+from controller.scenarios.records.workload import PartitionName, TransactionWorkload
 
 CLIENT = "controller.chaos.transaction_client"
 FIRST_TRANSACTIONAL = 100
 """The producers of transactions are numbered from here; a workload has at most 64 others."""
 END_S = 90.0
-Undo = Callable[[], None]
 
 
 class TransactionEvents:
@@ -49,37 +48,6 @@ class TransactionEvents:
                 transactions.committing(number, at_ms)
             case ["ended", number, committed, at_ms]:
                 transactions.ended(number, COMMITTED if committed else ABORTED, at_ms)
-
-
-class StopsOfClient:
-    """Where a client is to stop, and whether it is there."""
-
-    def __init__(self) -> None:
-        self._reached = threading.Event()
-        self._process: ClientProcess | None = None
-
-    def of(self, process: ClientProcess) -> None:
-        """The client's present life."""
-        self._process = process
-
-    def take(self, event: Event) -> None:
-        if event[0] == "stage":
-            self._reached.set()
-
-    def hold(self, stage: TransactionStage, deadline_ms: float) -> bool:
-        self._reached.clear()
-        self._ask(f"hold {stage.value}")
-        if self._reached.wait(deadline_ms / 1000):
-            return True
-        self.release()
-        return False
-
-    def release(self) -> None:
-        self._ask("release")
-
-    def _ask(self, words: str) -> None:
-        if self._process is not None:
-            self._process.say(words)
 
 
 class TransactionalSetup:
@@ -156,22 +124,16 @@ class TransactionalSetup:
             raise HostFailure(f"{name} was not initialised in {END_S:g} s")
 
 
-class _WriterLife:
+class _WriterLife(ClientLife):
     def __init__(self, writer: RealWriter) -> None:
-        self._setup = writer.setup
-        self._stops = writer.stops
-        with self._setup.lock:
-            log = self._setup.new_log(writer.name)
+        setup, name = writer.setup, writer.name
+        with setup.lock:
+            log = setup.new_log(name)
         self._events = TransactionEvents(log)
-        self.process = ClientProcess(
-            CLIENT, self._setup.config(writer.name, log), self._setup.folder / f"{writer.name}.log", self._taken
-        )
-        writer.stops.of(self.process)
+        super().__init__(CLIENT, setup.config(name, log), setup.folder / f"{name}.log", setup.lock, writer.stops)
 
-    def _taken(self, event: Event) -> None:
-        self._stops.take(event)
-        with self._setup.lock:
-            self._events.take(event)
+    def take(self, event: Event) -> None:
+        self._events.take(event)
 
 
 class RealWriter:
@@ -193,16 +155,10 @@ class RealWriter:
             return lambda: None
         if not life.process.is_running:
             return None
-        if fault.how == "pause":
-            life.process.pause()
-            return life.process.resume
-        if fault.how == "resume":
-            life.process.resume()
-            return lambda: None
+        if fault.how in ("pause", "resume"):
+            return life.stand_still() if fault.how == "pause" else life.go_on()
         if fault.how == "replace":
-            self.stops.release()  # it goes on with what it was at, once it is resumed
-            life.process.pause()
-            life.process.supersede()
+            life.give_way()
             self._former.append(life)
             self._life = _WriterLife(self)
             return life.process.resume
