@@ -150,6 +150,7 @@ _WORDS: Mapping[str, str] = {
     "camerlengo.trace.file": "The file to which this broker writes its typed events.",
     "camerlengo.transactional.ids.max": "How many transactional ids the broker coordinates; a further one is refused.",
     "camerlengo.zookeeper.digest": "The user and password for digest authentication to ZooKeeper.",
+    "camerlengo.zookeeper.sasl": "The user and password for SASL DIGEST-MD5 to ZooKeeper.",
     "connections.max.idle.ms": "How long a connection may be idle before it is closed; -1: for ever.",
     "controlled.shutdown.enable": "Whether this broker's leaders are moved to other brokers before it ends.",
     "controlled.shutdown.max.retries": "The maximum number of attempts at a controlled shutdown.",
@@ -248,7 +249,7 @@ def _kind(name: str) -> int:
         return CONFIG_TYPE_LONG
     if name in _STRINGS:
         return CONFIG_TYPE_STRING
-    if name == "camerlengo.zookeeper.digest":
+    if name in ("camerlengo.zookeeper.digest", "camerlengo.zookeeper.sasl"):
         return CONFIG_TYPE_PASSWORD
     return CONFIG_TYPE_INT
 

@@ -300,6 +300,7 @@ _SETTINGS: Mapping[str, Setting] = {
     "camerlengo.metrics.address": ("metrics_address", None, address),
     "camerlengo.trace.file": ("trace_file", None, filled),
     "camerlengo.zookeeper.digest": ("zookeeper_digest", None, credentials),
+    "camerlengo.zookeeper.sasl": ("zookeeper_sasl", None, credentials),
     "replica.lag.time.max.ms": ("replica_lag_time_max_ms", "30000", integer(1)),
     "replica.socket.timeout.ms": ("replica_socket_timeout_ms", "30000", integer(1)),
     "replica.fetch.wait.max.ms": ("replica_fetch_wait_max_ms", "500", integer(0)),
@@ -408,6 +409,7 @@ class BrokerSettings:
     zookeeper_connection_timeout_ms: int
     zookeeper_set_acl: bool
     zookeeper_digest: str | None
+    zookeeper_sasl: str | None
     inter_broker_protocol: str
     num_partitions: int
     default_replication_factor: int
@@ -611,11 +613,12 @@ def _complete(fields: dict[str, Any], given: Mapping[str, str]) -> list[str]:
     problems += wrong
     if fields["zookeeper_connection_timeout_ms"] is None:
         fields["zookeeper_connection_timeout_ms"] = fields["zookeeper_session_timeout_ms"]
-    own_identity = fields["zookeeper_digest"] or given.get("zookeeper.ssl.keystore.location", "").strip()
+    own_identity = fields["zookeeper_digest"] or fields["zookeeper_sasl"]
+    own_identity = own_identity or given.get("zookeeper.ssl.keystore.location", "").strip()
     if fields["zookeeper_set_acl"] and not own_identity:
         problems.append(
-            "zookeeper.set.acl=true: expected camerlengo.zookeeper.digest or zookeeper.ssl.keystore.location, because"
-            " without an identity no client could write"
+            "zookeeper.set.acl=true: expected camerlengo.zookeeper.digest, camerlengo.zookeeper.sasl or"
+            " zookeeper.ssl.keystore.location, because without an identity no client could write"
         )
     if not fields["listeners"]:
         return [*problems, "listeners=: expected at least one"]

@@ -277,6 +277,7 @@ class BrokerProcess:
 
     def _connection(self) -> KazooConnection:
         settings = self.settings
+        user, colon, password = (settings.zookeeper_sasl or "").partition(":")
         return KazooConnection(
             settings.zookeeper_connect,
             self._clock,
@@ -285,6 +286,7 @@ class BrokerProcess:
             acl_of=secure_acl if settings.zookeeper_set_acl else None,
             create_chroot=True,
             encrypt=self._secured().zookeeper(),
+            sasl=(user, password) if colon else None,
         )
 
     def _generate_broker_id(self) -> int:

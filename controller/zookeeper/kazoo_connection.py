@@ -88,6 +88,7 @@ class KazooLink:
         path_of: Callable[[str], str],
         connected: Callable[[], None],
         encrypt: Encrypt | None = None,
+        sasl: tuple[str, str] | None = None,
     ) -> None:
         self.session_timeout_ms = session_timeout_ms
         self.listener: ConnectionListener = _NoListener()
@@ -95,7 +96,7 @@ class KazooLink:
         self._path_of = path_of
         self._on_connected = connected
         self._lock = threading.Lock()
-        self._client = HookedClient(hosts, session_timeout_ms, tuple(auth), self, clock, encrypt)
+        self._client = HookedClient(hosts, session_timeout_ms, tuple(auth), self, clock, encrypt, sasl)
         self._running = False
         self._connected = False
         self._session = 0
@@ -364,7 +365,8 @@ class KazooConnection:
     """`hosts` is a connect string ("host:port,host:port/chroot"); `auth` are (scheme, credential) pairs, as
     ("digest", "user:password"); `default_acl` is that of creates which name none, unless `acl_of` says which one a path
     gets. With `create_chroot` the chroot's own znode and those above it are made, where they are missing, before
-    `start` is answered. `encrypt` takes each connection through TLS. ValueError for a connect string that is none.
+    `start` is answered. `encrypt` takes each connection through TLS; `sasl` are a user and a password for DIGEST-MD5.
+    ValueError for a connect string that is none.
 
     `start` fails with AuthenticationFailed when the server refuses the credentials, and with a path's error when the
     chroot can't be made; otherwise it waits for as long as it takes.
@@ -381,6 +383,7 @@ class KazooConnection:
         acl_of: Callable[[str], tuple[ACL, ...]] | None = None,
         create_chroot: bool = False,
         encrypt: Encrypt | None = None,
+        sasl: tuple[str, str] | None = None,
     ) -> None:
         servers, chroot = collect_hosts(hosts)
         self._chroot = (chroot or "").rstrip("/")
@@ -393,7 +396,7 @@ class KazooConnection:
         self._starting: list[Future[int]] = []
         hosts_only = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in servers)
         path_of = partial(jute.stripped, self._chroot)
-        self._link = KazooLink(hosts_only, clock, session_timeout_ms, auth, path_of, self._connected, encrypt)
+        self._link = KazooLink(hosts_only, clock, session_timeout_ms, auth, path_of, self._connected, encrypt, sasl)
 
     @property
     def session_timeout_ms(self) -> int:

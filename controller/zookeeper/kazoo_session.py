@@ -13,6 +13,7 @@ values.
 from __future__ import annotations
 
 import re
+import secrets
 import select
 import socket
 import time
@@ -32,7 +33,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import PING_XID, ConnectionHandler
-from kazoo.protocol.serialization import Connect, Watch
+from kazoo.protocol.serialization import SASL, Connect, Watch
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
@@ -40,6 +41,7 @@ from controller import sync_points
 from controller.clock import Clock, Future
 from controller.log import logger
 from controller.zookeeper import jute, operations
+from controller.zookeeper.digest_md5 import DigestClient, DigestFailed
 
 Encrypt = Callable[[socket.socket, str], socket.socket]
 """(connected socket, host) -> the socket over TLS, with the handshake done. Raises OSError."""
@@ -303,8 +305,12 @@ class NoCallbackThreads(SequentialThreadingHandler):  # type: ignore[misc]
 class HookedHandler(ConnectionHandler):  # type: ignore[misc]
     """Reports watches to the hooks as they arrive, and the send times of acknowledged requests."""
 
-    def __init__(self, client: HookedClient, hooks: SessionHooks, clock: Clock) -> None:
+    def __init__(
+        self, client: HookedClient, hooks: SessionHooks, clock: Clock, sasl: tuple[str, str] | None = None
+    ) -> None:
         super().__init__(client, client._conn_retry.copy(), logger=client.logger)
+        self._sasl = sasl or ("", "")
+        self.sasl_options: dict[str, str] | None = None if sasl is None else {}  # kazoo authenticates if it is not None
         self._hooks = hooks
         self._clock = clock
         self._pings_sent_ms: deque[float] = deque()
@@ -338,6 +344,30 @@ class HookedHandler(ConnectionHandler):  # type: ignore[misc]
         self._multi_read_of.setdefault(self._address, known)
         self._hooks.connected()
         return timeouts
+
+    def _authenticate_with_sasl(self, _host: str, timeout: float) -> None:
+        """By DIGEST-MD5, of our own: kazoo's needs another library. kazoo raises AuthFailedError where the server
+        refuses."""
+        user, password = self._sasl
+        login = DigestClient(user, password, secrets.token_hex(16))
+        try:
+            challenge = self._sasl_exchange(1, b"", timeout)
+            login.check(self._sasl_exchange(2, login.answer(challenge), timeout))
+        except DigestFailed as failed:
+            raise AuthFailedError(f"SASL with ZooKeeper: {failed}") from failed
+
+    def _sasl_exchange(self, xid: int, message: bytes, timeout: float) -> bytes:
+        self._submit(SASL(message), timeout, xid)
+        try:
+            header, answer, offset = self._read_header(timeout)
+        except ConnectionDropped as error:  # some servers close the connection of a client that fails
+            raise AuthFailedError("SASL with ZooKeeper: the server closed the connection") from error
+        if header.err:
+            raise EXCEPTIONS[header.err]()
+        if header.xid != xid:
+            raise ConnectionDropped(f"the answer to SASL has xid {header.xid}: expected {xid}")
+        self.client.last_zxid = max(self.client.last_zxid, header.zxid)
+        return SASL.deserialize(answer, offset)[0] or b""
 
     def refuse_multi_read(self) -> None:
         """This server turned out not to know the request."""
@@ -402,6 +432,7 @@ class HookedClient(KazooClient):  # type: ignore[misc]
         hooks: SessionHooks,
         clock: Clock,
         encrypt: Encrypt | None = None,
+        sasl: tuple[str, str] | None = None,
     ) -> None:
         handler = NoCallbackThreads(encrypt)
         super().__init__(
@@ -418,7 +449,7 @@ class HookedClient(KazooClient):  # type: ignore[misc]
             logger=KazooLog(),
         )
         self._hooks = hooks
-        self._connection = HookedHandler(self, hooks, clock)
+        self._connection = HookedHandler(self, hooks, clock, sasl)
 
     def _session_callback(self, state: Any) -> None:
         if state == self._state:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import ssl
 from collections.abc import Iterator
@@ -14,13 +15,23 @@ import pytest
 from controller.hosts.listener_security import report_open_znodes
 from controller.hosts.network import RealClock
 from controller.log import logger
-from controller.zookeeper import launch, paths
+from controller.zookeeper import digest_md5, launch, paths
 from controller.zookeeper.blocking import wait
+from controller.zookeeper.digest_md5 import DigestClient, DigestFailed, DigestServer, fields_of
 from controller.zookeeper.embedded import HeldPorts, find_jars, find_java
 from controller.zookeeper.kazoo_connection import KazooConnection
 from controller.zookeeper.kazoo_session import NoCallbackThreads, ask_version
-from controller.zookeeper.operations import OPEN_ACL, Create, MultiFailed, NoAuth
+from controller.zookeeper.operations import (
+    ACL,
+    OPEN_ACL,
+    PERM_ALL,
+    AuthenticationFailed,
+    Create,
+    MultiFailed,
+    NoAuth,
+)
 from controller.zookeeper.server.server import ZooKeeperServer
+from tests.fuzz.mutations import malformed
 from tests.hosts.certificates import Authority
 from tests.hosts.harness import running_network
 from tests.processes import eventually
@@ -178,7 +189,7 @@ def test_credentials_are_hidden_and_what_was_made_open_is_reported() -> None:
 
 
 @pytest.mark.programs
-def test_apache_zookeeper_is_reached_over_tls(pki: Pki, tmp_path: Path) -> None:
+def test_apache_zookeeper_is_reached_over_tls_and_takes_the_login(pki: Pki, tmp_path: Path) -> None:
     """secureClientPort needs Netty, whose jars PySpark has."""
     jars, held = find_jars(), HeldPorts(1)
     (port,) = held.numbers
@@ -199,19 +210,81 @@ def test_apache_zookeeper_is_reached_over_tls(pki: Pki, tmp_path: Path) -> None:
     (tmp_path / "zoo.cfg").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     netty = sorted(jars.required[0].parent.glob("netty-*.jar"))
     path = ":".join([jars.class_path(), *map(str, netty)])
-    options = ["-Dzookeeper.admin.enableServer=false", "-Dzookeeper.4lw.commands.whitelist=*"]
+    login = "org.apache.zookeeper.server.auth.DigestLoginModule"
+    (tmp_path / "jaas.conf").write_text(f'Server {{ {login} required user_kafka="secret"; }};\n')
+    sasl = "-Dzookeeper.authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+    options = [f"-Djava.security.auth.login.config={tmp_path / 'jaas.conf'}", sasl]
+    options += ["-Dzookeeper.admin.enableServer=false", "-Dzookeeper.4lw.commands.whitelist=*"]
     argv = [str(find_java()), *options, "-cp", path, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]
     encrypt = Encrypting(pki.authority.certificate, pki.client)
     with (tmp_path / "log").open("wb") as log:
         process = launch.launch([*argv, str(tmp_path / "zoo.cfg")], stdout=log, stderr=log)
     try:
-        with connected(f"localhost:{port}", encrypt, acl_of=paths.secure_acl) as connection:
-            # The certificate is an identity: the creator of a znode is who it names.
+        own: dict[str, Any] = {"sasl": ("kafka", "secret"), "acl_of": paths.secure_acl}
+        with connected(f"localhost:{port}", encrypt, **own) as connection:
+            # The certificate is an identity, too: the creator of a znode is who it names.
             wait(connection.multi([Create("/brokers", b"1")]), LIMIT_S)
-            schemes = {one.scheme for one in wait(connection.acl("/brokers"), LIMIT_S)}
-            assert schemes == {"x509", "world"}
+            entries = {(one.scheme, one.id) for one in wait(connection.acl("/brokers"), LIMIT_S)}
+            assert entries == {("x509", "CN=broker"), ("sasl", "kafka"), ("world", "anyone")}
             reads = [connection.read(["/brokers"]) for _ in range(50)]
             assert all(wait(read, LIMIT_S).rows[0] is not None for read in reads)
+        wrong = connected(f"localhost:{port}", encrypt, sasl=("kafka", "guess"))
+        with pytest.raises(AuthenticationFailed), wrong:
+            pass
     finally:
         launch.kill(process)
         held.release()
+
+
+USERS = {"kafka": 'se"cret'}
+
+
+def challenged() -> tuple[DigestClient, DigestServer, bytes]:
+    client, server = DigestClient("kafka", USERS["kafka"], "ours"), DigestServer(USERS, "theirs")
+    return client, server, client.answer(server.answer(b""))
+
+
+def test_both_ends_of_digest_md5_prove_the_password() -> None:
+    client, server, proof = challenged()
+    client.check(server.answer(proof))
+    assert server.user == "kafka"
+    with pytest.raises(DigestFailed):
+        client.check(b"rspauth=0")
+    with pytest.raises(DigestFailed):  # not again
+        server.answer(proof)
+
+
+def test_the_proof_is_that_of_rfc_2831s_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest_md5, "URI", "imap/elwood.innosoft.com")
+    given = ("chris", "secret", "elwood.innosoft.com", "OA6MG9tEQGm2hh", "OA6MHXh6VqTrRk")
+    assert digest_md5._proof(*given, "AUTHENTICATE") == "d388dad90d4bbd760a152321f2143af7"
+    assert digest_md5._proof(*given, "") == "ea40f60335c427b5527b84dbabcdfffd"
+
+
+def test_no_mutation_of_a_proof_is_taken_and_nothing_else_is_raised() -> None:
+    rng = random.Random(5)
+    for _ in range(2_000):
+        _, server, proof = challenged()
+        made = malformed(rng, [proof])
+        try:
+            server.answer(made)
+        except DigestFailed:
+            continue
+        assert fields_of(made)["response"] == fields_of(proof)["response"]
+
+
+def test_sasl_gives_an_identity_and_a_wrong_password_none() -> None:
+    own: dict[str, Any] = {"sasl": ("kafka", USERS["kafka"]), "acl_of": paths.secure_acl}
+    with ZooKeeperServer(sasl_users=USERS) as server:
+        with connected(server.connect_string, **own) as broker:
+            wait(broker.multi([Create("/brokers", b"1")]), LIMIT_S)
+            assert wait(broker.acl("/brokers"), LIMIT_S)[0] == ACL(PERM_ALL, "sasl", "kafka")
+            wait(broker.multi([Create("/brokers/ids", b"1")]), LIMIT_S)
+        with connected(server.connect_string) as stranger, pytest.raises(MultiFailed):
+            wait(stranger.multi([Create("/brokers/seqid", b"1")]), LIMIT_S)
+        with ZooKeeperServer() as other, pytest.raises(AuthenticationFailed):  # which knows no users
+            with connected(other.connect_string, sasl=("kafka", USERS["kafka"])):
+                pass
+        for wrong in (("kafka", "guess"), ("eve", "guess")):
+            with pytest.raises(AuthenticationFailed), connected(server.connect_string, sasl=wrong):
+                pass

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Final, Protocol
 
+from controller.zookeeper.digest_md5 import DigestFailed, DigestServer
 from controller.zookeeper.jute import INT
 from controller.zookeeper.operations import ACL, PERM_READ, WatchKind, ZooKeeperError
 from controller.zookeeper.server import wire
@@ -66,6 +68,7 @@ class ServedConnection:
         self.closing = False
         self.waits_for_healing = False
         """A partition holds back the handshake."""
+        self._login: DigestServer | None = None
         self._transport: ByteTransport | None = None
         self._buffer = bytearray()
         self._out: list[bytes] = []
@@ -164,7 +167,9 @@ class ServedConnection:
         session = self.session
         assert session is not None
         self.core.touch(session)
-        if operation == OpCode.AUTH:
+        if operation == OpCode.SASL:
+            self._sasl(xid, record)
+        elif operation == OpCode.AUTH:
             self._authenticate(xid, record)
         elif operation == OpCode.CLOSE:
             self.core.end_session(session, closed=True)
@@ -201,6 +206,24 @@ class ServedConnection:
             return
         self._send(wire.reply(xid, 0, ReplyCode.AUTH_FAILED))
         self.close()
+
+    def _sasl(self, xid: int, record: RecordReader) -> None:
+        """DIGEST-MD5. Who fails is answered AUTH_FAILED, and the connection closed. Without users the answer is empty,
+        as Apache's without a login of its own."""
+        message = record.buffer() or b""
+        if not self.core.sasl_users:
+            self._send(wire.reply(xid, 0, ReplyCode.OK, INT.pack(-1)))
+            return
+        if self._login is None:
+            self._login = DigestServer(self.core.sasl_users, secrets.token_hex(16))
+        try:
+            answer = self._login.answer(message)
+        except DigestFailed:
+            self._send(wire.reply(xid, 0, ReplyCode.AUTH_FAILED))
+            self.close()
+            return
+        self.identity.sasl_user = self._login.user
+        self._send(wire.reply(xid, 0, ReplyCode.OK, INT.pack(len(answer)) + answer))
 
     def watch_fired(self, kind: WatchKind, path: str, zxid: int, acl: tuple[ACL, ...]) -> None:
         """Send the event, unless this client may not read a node with this ACL."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from controller.clock import Clock, Timer
@@ -72,6 +73,8 @@ class ZooKeeperCore:
         self.timeouts = SessionTimeouts.of(tick_ms, min_session_timeout_ms, max_session_timeout_ms)
         self.max_request_bytes = max_request_bytes
         self.max_connections_per_address = max_connections_per_address
+        self.sasl_users: Mapping[str, str] = {}
+        """Passwords of DIGEST-MD5, by user; without any, SASL is refused."""
         self.port = 0
         """What `conf` names: the port that the host listens on, if any."""
         self.running = False

@@ -1,4 +1,5 @@
-"""The identities of a connection, and the access that they have: world, ip, digest and auth, as ZooKeeper has them."""
+"""The identities of a connection, and the access that they have: world, ip, digest, sasl and auth, as ZooKeeper has
+them."""
 
 from __future__ import annotations
 
@@ -9,13 +10,15 @@ from controller.zookeeper.operations import ACL, OPEN_ACL, InvalidACL
 
 
 class ConnectionIdentity(ClientIdentity):
-    """A connection's address and the digests that it has proven. It grows with each `addAuth`."""
+    """A connection's address, the digests that it has proven, and the user that has logged in by SASL. It grows with
+    each `addAuth`."""
 
-    __slots__ = ("address",)
+    __slots__ = ("address", "sasl_user")
 
     def __init__(self, address: str) -> None:
         super().__init__()
         self.address = address
+        self.sasl_user: str | None = None
 
     def add(self, scheme: str, credential: bytes) -> bool:
         """Take a credential; return whether the server knows the scheme."""
@@ -33,7 +36,11 @@ class ConnectionIdentity(ClientIdentity):
         if super().may(acl, permission):
             return True
         return any(
-            entry.permissions & permission and entry.scheme == "ip" and _in_network(self.address, entry.id)
+            entry.permissions & permission
+            and (
+                (entry.scheme == "ip" and _in_network(self.address, entry.id))
+                or (entry.scheme == "sasl" and entry.id == self.sasl_user)
+            )
             for entry in acl
         )
 
@@ -48,13 +55,20 @@ class ConnectionIdentity(ClientIdentity):
                 if _network(entry.id) is None:
                     raise InvalidACL(path)
                 resolved[entry] = None
+            elif entry.scheme == "sasl" and entry.id:
+                resolved[entry] = None
+            elif entry.scheme == "auth" and self.sasl_user is not None:
+                resolved[ACL(entry.permissions, "sasl", self.sasl_user)] = None
+                if self.ids:
+                    resolved.update(dict.fromkeys(super().resolve((entry,), path)))
             else:
                 resolved.update(dict.fromkeys(super().resolve((entry,), path)))
         return OPEN_ACL if tuple(resolved) == OPEN_ACL else tuple(resolved)
 
     def described(self) -> list[tuple[str, str]]:
         """Return (scheme, user) of each identity, as `whoAmI` answers it."""
-        return [("ip", self.address), *(("digest", each.partition(":")[0]) for each in self.ids)]
+        own = [] if self.sasl_user is None else [("sasl", self.sasl_user)]
+        return [("ip", self.address), *own, *(("digest", each.partition(":")[0]) for each in self.ids)]
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:

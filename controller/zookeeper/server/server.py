@@ -15,7 +15,7 @@ import contextlib
 import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -89,6 +89,7 @@ class ZooKeeperServer:
         snapshot_transactions: how many transactions there are from one snapshot to the next (snapCount).
         tls: if given, everything is over TLS (ZooKeeper's secureClientPort). A client's certificate is checked if the
             context asks for one; it is no identity that ACLs could name.
+        sasl_users: passwords of those who may log in by DIGEST-MD5, which gives them the identity `sasl:USER`.
 
     The others are those of `ZooKeeperCore`.
     """
@@ -109,6 +110,7 @@ class ZooKeeperServer:
         fsync: bool = True,
         snapshot_transactions: int = SNAPSHOT_TRANSACTIONS,
         tls: ssl.SSLContext | None = None,
+        sasl_users: Mapping[str, str] | None = None,
     ) -> None:
         if snapshot_transactions <= 0:
             raise ValueError(f"snapshot_transactions {snapshot_transactions}: expected more than 0")
@@ -124,6 +126,7 @@ class ZooKeeperServer:
             extended_types=extended_types,
             container_check_ms=container_check_ms,
         )
+        self.core.sasl_users = dict(sasl_users or {})
         self.failure: Exception | None = None
         """The error of the log that has stopped the server."""
         self._data_dir = None if data_dir is None else Path(data_dir).absolute()
