@@ -195,7 +195,7 @@ def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
         if present is False:
             return False
         if present and not busy:
-            return bool(_reads_now(fd, position, position + 1) and _reads_now(fd, end - 1, end))
+            return _reads_now(fd, position, position + 1) is not False and _reads_now(fd, end - 1, end) is not False
     reads = _reads_now(fd, position, end)
     if reads is not None:
         return reads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -117,6 +118,31 @@ def test_a_window_is_busy_for_as_long_as_a_device_takes(file: CachedFile, monkey
     file.read_in(0, MEGABYTE)
     file.require_cached(100, 100)
     assert seen == [True, False]
+
+
+@pytest.mark.parametrize("length", [100, 70_000, 600_000])
+def test_a_file_system_that_cannot_read_without_waiting_is_asked_for_what_was_read_in(
+    disk: FileDisk, file: CachedFile, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """FUSE, and most network file systems: only a job finds out."""
+    preadv = os.preadv
+
+    def without_flags(fd: int, buffers: list[memoryview], position: int, flags: int = 0) -> int:
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, "not supported")
+        return preadv(fd, buffers, position)
+
+    monkeypatch.setattr(os, "preadv", without_flags)
+    monkeypatch.setattr(disk_files, "CHECKED_S", 0.0)
+    with pytest.raises(NotCached) as found:
+        file.require_cached(1_000, length)
+    found.value.read_in(length + 5_000)
+    file.require_cached(1_000, length)
+    disk.no_wait = True
+    try:
+        assert file.read_at(900 + length, 100) == bytes(100)
+    finally:
+        disk.no_wait = False
 
 
 def test_once_there_are_several_readers_nothing_is_read_ahead(
