@@ -177,6 +177,7 @@ def host_rows(measured: Mapping[LabRun, LabMeasurement]) -> Iterator[list[str]]:
     for name, of_runs in {
         "write in memory": [host.writes_s for host in hosts],
         "read in memory": [host.reads_s for host in hosts],
+        "read in memory, from its beginning": [host.begun_reads_s for host in hosts],
         "read of a device that takes no time": [host.device_reads_s for host in hosts],
     }.items():
         values = [each for run in of_runs for each in run]

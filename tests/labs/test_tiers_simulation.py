@@ -118,7 +118,7 @@ def test_copies_are_spread_in_time_and_flushes_by_rate_over_the_seconds() -> Non
 
 
 def test_a_measured_host_takes_the_place_of_the_constants_of_memory() -> None:
-    host = HostLatency(writes_s=(3.0,), reads_s=(0.25,), device_reads_s=(0.125,))
+    host = HostLatency(writes_s=(3.0,), reads_s=(0.25,), begun_reads_s=(0.001,), device_reads_s=(0.125,))
     load = replace(Case.Both.of(SMALL), host=host)
     found = LabBroker(load, BY_NAME["tiered, cold reads bypass"], Flush.Rate, 1).run()
     assert set(map(float, np.round(found.writes, 6))) == {3.0}

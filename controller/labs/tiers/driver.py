@@ -27,7 +27,7 @@ from controller.labs.tiers.placement import SPAN, Devices, TieredStore, jobs, la
 from controller.labs.tiers.workload import DIRTY_SHARE, Architecture, Flush, LabWorkload, LogStorage
 from statemachines.tier_placement import FlushReason
 
-HOST_OPERATIONS = ("writes", "reads", "device reads")
+HOST_OPERATIONS = ("writes", "reads", "begun reads", "device reads")
 """In the order of `HostLatency`."""
 PROBE_S = 0.02
 SYNC_ALL = 7
@@ -202,15 +202,17 @@ class LabDriver:
         due = self.random.random() * PROBE_S
         while True:
             self.wait_until(due)
-            begun = due
+            begun, before = due, self.now()
             if operation == "writes":
                 os.pwrite(file, self.data, number % 4 * self.chunk)
             elif operation == "reads":
                 os.pread(file, self.chunk, 0)
             else:
-                begun = self.now()
+                begun = before
                 os.preadv(file, [buffer], 0)
             self.note(f"host {operation}", begun)
+            if operation == "reads":
+                self.note("host begun reads", before)
             due = max(due + PROBE_S, begun)
             number += 1
 
@@ -235,7 +237,7 @@ class LabDriver:
                 work.append((self.consume, (partition, lag)))
         if self.store is not None:
             work += [(self.copy, (disk,)) for disk in range(load.hdds)]
-        work += [(self.probe, (operation,)) for operation in HOST_OPERATIONS]
+        work += [(self.probe, (operation,)) for operation in ("writes", "reads", "device reads")]
         self.start = time.monotonic() + 0.2
         for action, arguments in work:
             threading.Thread(target=action, args=arguments, daemon=True).start()

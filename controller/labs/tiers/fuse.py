@@ -49,6 +49,8 @@ RELEASE, FSYNC, FLUSH, INIT, INTERRUPT, BATCH_FORGET = 18, 20, 25, 26, 36, 42
 ASYNC_READ, BIG_WRITES, WRITEBACK_CACHE, MAX_PAGES = 1, 1 << 5, 1 << 16, 1 << 22
 KEEP_CACHE = 2
 PAGE = 4096
+MOST_AHEAD_S = 0.05
+"""A device that was late makes up for at most so much."""
 FOREVER_S = 1 << 30
 DIRECTORY_MODE, FILE_MODE = 0o040755, 0o100644
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
@@ -78,7 +80,8 @@ def ending_the_process(work: Callable[[], None]) -> None:
 
 
 class ThrottledDevice:
-    """A block device that one thread serves in order: it waits for the seeks, and the kernel throttles the bytes."""
+    """A block device that one thread serves in order. It waits for the seeks and the rest of the transfer: the kernel
+    throttles the bytes by slices of 100 ms, so that a burst of less takes no time there."""
 
     def __init__(self, path: str | None, model: DeviceModel, interval_s: float) -> None:
         """Without a path, what is read is empty and takes no time."""
@@ -105,8 +108,9 @@ class ThrottledDevice:
             task, streams = self._tasks.get()
             service = self._model.service_s(task.nbytes, streams, task.stream == self._last)
             self._last = task.stream
-            self._wait(service - task.nbytes / self._model.bandwidth)
+            before = time.monotonic()
             found = self._carry_out(task)
+            self._wait(service - (time.monotonic() - before))
             with self._lock:
                 self._streams.remove(task.stream)
             if task.data is not None:
@@ -116,8 +120,8 @@ class ThrottledDevice:
             task.done(found)
 
     def _wait(self, seconds: float) -> None:
-        """Wait; the next wait is shorter by what this one is too long."""
-        self._owed_s += seconds
+        """Wait; the next waits are shorter by what this one, or the work before it, took too long."""
+        self._owed_s = max(self._owed_s + seconds, -MOST_AHEAD_S)
         if self._owed_s > 0.0002:
             before = time.monotonic()
             time.sleep(self._owed_s)

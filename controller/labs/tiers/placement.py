@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -92,6 +92,8 @@ class DiskStore:
     def __init__(self, devices: Devices) -> None:
         self.devices = devices
         self.from_hdd = self.from_ssd = 0
+        self.later: Callable[..., None] = lambda _time, _action, *_arguments: None
+        """Calls an action at a time, with that time and the arguments."""
 
     def write(self, now: float, partition: int, number: int, nbytes: float) -> float:
         """Write a chunk of a partition or a part of it; return when it is on stable storage."""
@@ -155,14 +157,17 @@ class CachedStore(DiskStore):
         return done
 
     def _clean(self, now: float, partition: int, blocks: list[int]) -> None:
-        """Queue dirty blocks, and write the next one of this partition's disk unless one is being written."""
+        """Queue dirty blocks, and write those of this partition's disk, one after the other."""
         for block in blocks:
             self._to_clean[block // SPAN % len(self._to_clean)].append(block)
-        disk = partition % len(self._to_clean)
+        self._clean_next(now, partition % len(self._to_clean))
+
+    def _clean_next(self, now: float, disk: int) -> None:
         if self._to_clean[disk] and self._cleaning_until[disk] <= now:
             owner, chunk = self._to_clean[disk].popleft() // SPAN, self.devices.load.chunk
             self.devices.ssd(owner).submit(now, "clean", chunk)
             self._cleaning_until[disk] = self.devices.hdd(owner).submit(now, "clean", chunk, write=True)
+            self.later(self._cleaning_until[disk], self._clean_next, disk)
 
 
 @dataclass(slots=True)

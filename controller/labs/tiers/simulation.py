@@ -39,6 +39,7 @@ class LabBroker:
         for device in (*self.devices.hdds, *self.devices.ssds):
             device.interval_s = load.sample_s
         self.store = store_of(architecture.storage, self.devices)
+        self.store.later = self.at
         self.cache = PageCache(int(load.page_cache / load.chunk), load.page_lists)
         for chunk in self.devices.past(range(load.partitions), load.cache_s):
             self.cache.insert(chunk, 0.0)
@@ -151,10 +152,9 @@ class LabBroker:
         """Return when a chunk is with its consumer."""
         chunk = chunk_of(partition, SPAN // 2 + number)
         ready = self.cache.ready_at(chunk)
-        missed = 0.0
+        host, missed = self.load.host, 0.0
         if ready is None:
-            device_reads_s = self.load.host.device_reads_s
-            missed = self.random.choice(device_reads_s) if device_reads_s else 0.0
+            missed = self.random.choice(host.device_reads_s) if host.device_reads_s else 0.0
             before = self.store.from_hdd
             ready = self.store.read(now, partition, SPAN // 2 + number, reader)
             self.measured.chunks[f"{kind} hdd" if self.store.from_hdd > before else f"{kind} ssd"] += 1
@@ -166,7 +166,7 @@ class LabBroker:
             self._read_ahead(now, partition, number, reader, kind)
         else:
             self.measured.chunks[f"{kind} memory"] += 1
-        return max(now, ready) + self._host_s(self.load.host.reads_s if kind == "hot" else ()) + missed
+        return max(now, ready) + missed + self._host_s(host.reads_s if kind == "hot" else host.begun_reads_s)
 
     def _host_s(self, measured: Sequence[float]) -> float:
         """Return the time of one operation on this side of the devices: the model's, or drawn from measured ones."""

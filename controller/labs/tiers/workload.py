@@ -55,12 +55,14 @@ LAGGING_SHARE = 0.2
 class HostLatency:
     """Seconds of operations that need no device, as measured on a host; empty: the model's constants.
 
-    `writes_s` and `reads_s` are of a chunk in memory, from when they were due, so they include the wait for a core.
-    `device_reads_s`: what a read of a device takes besides the device.
+    `writes_s` and `reads_s` are of a chunk in memory, from when they were due, so they include the wait for a core;
+    `begun_reads_s` are of the same reads from when they began. `device_reads_s`: what a read of a device takes besides
+    the device.
     """
 
     writes_s: tuple[float, ...] = ()
     reads_s: tuple[float, ...] = ()
+    begun_reads_s: tuple[float, ...] = ()
     device_reads_s: tuple[float, ...] = ()
 
 
