@@ -22,35 +22,27 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from controller.labs.tiers.fuse import (
-    ASYNC_READ,
     ATTRIBUTES,
     ATTRIBUTES_OUT,
-    BATCH_FORGET,
-    BIG_WRITES,
     ENTRY,
     FILE_MODE,
     FOREVER_S,
-    FORGET,
     FSYNC,
     GETATTR,
-    IN_HEADER,
     INIT,
-    INIT_OUT,
-    INTERRUPT,
     IO_IN,
     KEEP_CACHE,
     LOOKUP,
-    MAX_PAGES,
     OPEN,
     OPEN_OUT,
-    OUT_HEADER,
     PAGE,
     READ,
     RELEASE,
     SETATTR,
     WRITE,
     WRITE_OUT,
-    WRITEBACK_CACHE,
+    KernelConnection,
+    init_answer,
     mount,
 )
 
@@ -72,12 +64,12 @@ class Folder:
     for it when a process ends, and a local disk has nothing like it."""
 
     def __init__(self, kernel: int, folder: str) -> None:
-        self._kernel = kernel
+        self._connection = KernelConnection(kernel)
         self._paths = {ROOT: folder}
         self._nodes = {folder: ROOT}
         self._removed_nodes: set[int] = set()
         self._answers: Mapping[int, Callable[[int, bytes], bytes]] = {
-            INIT: self._init,
+            INIT: lambda _node, _body: init_answer(READ_AHEAD, MAX_WRITE_PAGES),
             LOOKUP: lambda node, body: self._entry(self._child(node, body)),
             GETATTR: lambda node, _: (
                 ATTRIBUTES_OUT.pack(FOREVER_S, 0, 0) + self._attributes(os.lstat(self._paths[node]))
@@ -103,38 +95,14 @@ class Folder:
 
     def serve(self) -> None:
         """Return when the file system is unmounted."""
-        while True:
-            try:
-                message = os.read(self._kernel, (1 << 20) + PAGE)
-            except OSError as error:
-                if error.errno == errno.ENODEV:
-                    return
-                if error.errno in (errno.ENOENT, errno.EINTR, errno.EAGAIN):
-                    continue
-                raise
-            _, opcode, unique, node, _, _, _, _, _ = IN_HEADER.unpack_from(message)
-            if opcode in (FORGET, BATCH_FORGET, INTERRUPT):
-                continue
+        for opcode, unique, node, _, body in self._connection.requests():
             handler = self._answers.get(opcode)
             try:
                 if handler is None:
                     raise OSError(errno.ENOSYS, "")
-                self._answer(unique, handler(node, message[IN_HEADER.size :]))
+                self._connection.answer(unique, handler(node, body))
             except OSError as error:
-                self._answer(unique, error=error.errno or errno.EIO)
-
-    def _answer(self, unique: int, data: bytes = b"", error: int = 0) -> None:
-        try:
-            os.writev(self._kernel, [OUT_HEADER.pack(OUT_HEADER.size + len(data), -error, unique), data])
-        except OSError as problem:
-            if problem.errno not in (errno.ENOENT, errno.ENODEV):  # the request was interrupted, or the mount ended
-                raise
-
-    def _init(self, _node: int, _body: bytes) -> bytes:
-        flags = ASYNC_READ | BIG_WRITES | WRITEBACK_CACHE | MAX_PAGES
-        return INIT_OUT.pack(
-            7, 31, READ_AHEAD, flags, 64, 48, MAX_WRITE_PAGES * PAGE, 1, MAX_WRITE_PAGES, 0, 0, 0, *[0] * 6
-        )
+                self._connection.answer(unique, error=error.errno or errno.EIO)
 
     def _child(self, node: int, body: bytes) -> str:
         return f"{self._paths[node]}/{os.fsdecode(body.split(bytes(1), 1)[0])}"

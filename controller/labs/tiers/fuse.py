@@ -25,7 +25,7 @@ import threading
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -242,16 +242,15 @@ class BlockDevices:
         return {"counts": counts, "writes": writes}
 
 
-class FileSystem:
-    """The kernel's requests, answered. `serve` returns when the file system is unmounted."""
+class KernelConnection:
+    """What a file system receives from the kernel on a descriptor of /dev/fuse, and its answers."""
 
-    def __init__(self, kernel: int, devices: BlockDevices) -> None:
+    def __init__(self, kernel: int) -> None:
         self._kernel = kernel
-        self._devices = devices
-        self._nodes: dict[str, int] = {}
-        self._names: dict[int, tuple[str, int, int]] = {}
 
-    def serve(self) -> None:
+    def requests(self) -> Iterator[tuple[int, int, int, int, bytes]]:
+        """Yield operation, number, node, thread and body of each request that wants an answer, until the file system is
+        unmounted."""
         while True:
             try:
                 message = os.read(self._kernel, (1 << 20) + PAGE)
@@ -262,11 +261,38 @@ class FileSystem:
                     continue
                 raise
             _, opcode, unique, node, _, _, thread, _, _ = IN_HEADER.unpack_from(message)
-            self._handle(opcode, unique, node, thread, message[IN_HEADER.size :])
+            if opcode not in (FORGET, BATCH_FORGET, INTERRUPT):
+                yield opcode, unique, node, thread, message[IN_HEADER.size :]
+
+    def answer(self, unique: int, data: bytes = b"", error: int = 0) -> None:
+        try:
+            os.writev(self._kernel, [OUT_HEADER.pack(OUT_HEADER.size + len(data), -error, unique), data])
+        except OSError as problem:
+            if problem.errno not in (errno.ENOENT, errno.ENODEV):  # the request was interrupted, or the mount ended
+                raise
+
+
+def init_answer(read_ahead: int, pages: int) -> bytes:
+    """Return the answer to INIT: the protocol's version, read-ahead in bytes, and pages of the largest request."""
+    flags = ASYNC_READ | BIG_WRITES | WRITEBACK_CACHE | MAX_PAGES
+    return INIT_OUT.pack(7, 31, read_ahead, flags, 64, 48, pages * PAGE, 1, pages, 0, 0, 0, *[0] * 6)
+
+
+class FileSystem:
+    """The kernel's requests, answered. `serve` returns when the file system is unmounted."""
+
+    def __init__(self, kernel: int, devices: BlockDevices) -> None:
+        self._connection = KernelConnection(kernel)
+        self._answer = self._connection.answer
+        self._devices = devices
+        self._nodes: dict[str, int] = {}
+        self._names: dict[int, tuple[str, int, int]] = {}
+
+    def serve(self) -> None:
+        for opcode, unique, node, thread, body in self._connection.requests():
+            self._handle(opcode, unique, node, thread, body)
 
     def _handle(self, opcode: int, unique: int, node: int, thread: int, body: bytes) -> None:
-        if opcode in (FORGET, BATCH_FORGET, INTERRUPT):
-            return
         if opcode == READ:
             _, at, nbytes, *_ = IO_IN.unpack_from(body)
             self._devices.io(self._names[node], at, nbytes, None, thread, lambda found: self._answer(unique, found))
@@ -276,10 +302,7 @@ class FileSystem:
             data = body[IO_IN.size :]
             self._devices.io(self._names[node], at, nbytes, data, 0, lambda _: self._answer(unique, answer))
         elif opcode == INIT:
-            flags = ASYNC_READ | BIG_WRITES | WRITEBACK_CACHE | MAX_PAGES
-            pages = max(1, self._devices.chunk // PAGE)
-            values = (7, 31, self._devices.chunk, flags, 64, 48, pages * PAGE, 1, pages, 0, 0, 0, *[0] * 6)
-            self._answer(unique, INIT_OUT.pack(*values))
+            self._answer(unique, init_answer(self._devices.chunk, max(1, self._devices.chunk // PAGE)))
         elif opcode == LOOKUP:
             self._lookup(unique, body.rstrip(b"\0").decode())
         elif opcode in (GETATTR, SETATTR):
@@ -304,13 +327,6 @@ class FileSystem:
     def _attributes(self, node: int) -> bytes:
         size, mode = (0, DIRECTORY_MODE) if node == 1 else (self._devices.segment, FILE_MODE)
         return ATTRIBUTES.pack(node, size, size // 512, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, PAGE, 0)
-
-    def _answer(self, unique: int, data: bytes = b"", error: int = 0) -> None:
-        try:
-            os.writev(self._kernel, [OUT_HEADER.pack(OUT_HEADER.size + len(data), -error, unique), data])
-        except OSError as problem:
-            if problem.errno not in (errno.ENOENT, errno.ENODEV):  # the request was interrupted, or the mount ended
-                raise
 
 
 def mount(kernel: int, folder: str) -> None:
