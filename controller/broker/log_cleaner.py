@@ -1,10 +1,10 @@
 """The log cleaner: chooses the dirtiest log of the topics that are compacted, and cleans it piece by piece.
 
-Each piece of work is a job of the log's device, and a pause follows it, so that requests come first: as long as
-log.cleaner.io.max.bytes.per.second asks for, and `PAUSE_RATIO` times as long as the piece took. One log is cleaned at
-a time. A truncation or a shutdown ends a cleaning first, a deletion takes its files away; it begins anew later. A log
-that can't be cleaned is named once and left alone until the next start (Kafka's uncleanable partitions), a failed disk
-takes its directory offline. Source: Kafka 2.8's LogCleaner and LogCleanerManager.
+Each piece of work is a job of the log's device. It gives way to other threads after each batch (`Disk.give_way`), so
+that requests come first, and a pause follows it, as long as log.cleaner.io.max.bytes.per.second asks for. One log is
+cleaned at a time. A truncation or a shutdown ends a cleaning first, a deletion takes its files away; it begins anew
+later. A log that can't be cleaned is named once and left alone until the next start (Kafka's uncleanable partitions), a
+failed disk takes its directory offline. Source: Kafka 2.8's LogCleaner and LogCleanerManager.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from controller.storage.disk import is_shortage
 from controller.storage.offset_map import keys_within
 from controller.trace import Noted, Trace
 
-PAUSE_RATIO = 4.0
 PIECE_BYTES_MIN = 1024
 
 
@@ -123,7 +122,7 @@ class LogCleaner:
                 int(self._setting("log.cleaner.dedupe.buffer.size")),
                 float(self._setting("log.cleaner.io.buffer.load.factor")),
             ),
-            max(int(self._setting("log.cleaner.io.buffer.size")) // 4, PIECE_BYTES_MIN),
+            max(int(self._setting("log.cleaner.io.buffer.size")) // 2, PIECE_BYTES_MIN),
         )
         cleaning = directory.cleaning(key, dirty, limits)
         log = directory.logs[key]
@@ -198,7 +197,7 @@ class LogCleaner:
         bytes_now = done.read + done.written
         new_bytes, current.bytes_seen = bytes_now - current.bytes_seen, bytes_now
         rate = float(self._setting("log.cleaner.io.max.bytes.per.second"))
-        pause = max(pause_ms(new_bytes, took_ms, rate), took_ms * PAUSE_RATIO)
+        pause = pause_ms(new_bytes, took_ms, rate)
         self._arm(pause, lambda: self._go_on(current, lambda: current.steps.send(result)))
 
     def _go_on(self, current: _Current, advance: Callable[[], Work]) -> None:

@@ -348,7 +348,7 @@ BROKER_ALONE: Mapping[str, TopicSetting] = MappingProxyType(
                 524_288,
                 0,
                 "",
-                "How many bytes of a log the log cleaner reads in four pieces of work.",
+                "How many bytes of a log the log cleaner reads in two pieces of work.",
             ),
             _double(
                 "log.cleaner.io.max.bytes.per.second",

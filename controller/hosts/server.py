@@ -168,7 +168,10 @@ class ServerConnection:
         if self._arriving:
             return
         self._arriving = True
-        self._server.turns.arrive(self._read)
+        if self._is_large:
+            self._server.turns.wait(self._read)  # after those that send little
+        else:
+            self._server.turns.arrive(self._read)
         if self._arriving and self._reading:
             self._reading = False
             self._loop.remove_reader(self._socket)

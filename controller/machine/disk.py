@@ -282,6 +282,9 @@ class MemoryDisk:
     def replace_derived(self, path: str, content: Callable[[], bytes]) -> None:
         self.replace(path, content(), durable=False)
 
+    def give_way(self) -> None:
+        """One thread does all."""
+
     def settle_derived(self, directory: str) -> None:
         """Nothing waits."""
 

@@ -377,6 +377,86 @@ def record_spans(payload: bytes, count: int) -> list[RecordSpan]:
     return spans
 
 
+class RecordColumns(NamedTuple):
+    """The records of a batch, one entry of each list a record: lists are faster than an object a record. `starts` has
+    the end of the last one besides. `without_value`: the places of those that have none."""
+
+    starts: list[int]
+    timestamp_deltas: list[int]
+    offset_deltas: list[int]
+    keys: list[bytes | None]
+    without_value: list[int]
+
+
+def record_columns(payload: bytes, count: int) -> RecordColumns:
+    """What a log cleaner asks of each of the `count` records of `payload`, as for `decode_records`. Raises
+    CorruptBatch.
+
+    Numbers of one byte, and lengths of two, are decoded in place: a call takes longer than all the rest."""
+    starts: list[int] = []
+    times: list[int] = []
+    offsets: list[int] = []
+    keys: list[bytes | None] = []
+    without_value: list[int] = []
+    position, size = 0, len(payload)
+    try:
+        for number in range(count):
+            starts.append(position)
+            if (byte := payload[position]) < 0x80:
+                length, position = (byte >> 1) ^ -(byte & 1), position + 1
+            elif (second := payload[position + 1]) < 0x80:
+                length, position = ((byte & 0x7F | second << 7) >> 1) ^ -(byte & 1), position + 2
+            else:
+                length, position = _varint(payload, position)
+            end = position + length
+            if length < 1 or end > size:
+                raise CorruptBatch(0, f"record byte {position}: a record of {length} bytes, {size - position} left")
+            position += 1
+            if (byte := payload[position]) < 0x80:
+                times.append((byte >> 1) ^ -(byte & 1))
+                position += 1
+            else:
+                delta, position = _varint(payload, position)
+                times.append(delta)
+            if (byte := payload[position]) < 0x80:
+                offsets.append((byte >> 1) ^ -(byte & 1))
+                position += 1
+            elif (second := payload[position + 1]) < 0x80:
+                offsets.append(((byte & 0x7F | second << 7) >> 1) ^ -(byte & 1))
+                position += 2
+            else:
+                delta, position = _varint(payload, position)
+                offsets.append(delta)
+            if (byte := payload[position]) < 0x80:
+                key_bytes, position = (byte >> 1) ^ -(byte & 1), position + 1
+            else:
+                key_bytes, position = _varint(payload, position)
+            if key_bytes < 0:
+                keys.append(None)
+            else:
+                keys.append(payload[position : position + key_bytes])
+                position += key_bytes
+            if (byte := payload[position]) < 0x80:
+                value_bytes, position = (byte >> 1) ^ -(byte & 1), position + 1
+            elif (second := payload[position + 1]) < 0x80:
+                value_bytes, position = ((byte & 0x7F | second << 7) >> 1) ^ -(byte & 1), position + 2
+            else:
+                value_bytes, position = _varint(payload, position)
+            if value_bytes < 0:
+                without_value.append(number)
+            elif position + value_bytes > end:
+                raise CorruptBatch(
+                    0, f"record byte {position}: a value of {value_bytes} bytes beyond the record's end {end}"
+                )
+            position = end
+    except IndexError:
+        raise CorruptBatch(0, f"record byte {size}: the records end within a number") from None
+    if position != size:
+        raise CorruptBatch(0, f"record byte {position}: {size - position} bytes after the last record")
+    starts.append(position)
+    return RecordColumns(starts, times, offsets, keys, without_value)
+
+
 def with_timestamp_delta(payload: bytes, span: RecordSpan, timestamp_delta: int) -> bytes:
     """The record with another time, relative to its batch's."""
     after_length = span.offset_at - len(zigzag(span.timestamp_delta)) - 1

@@ -120,6 +120,7 @@ class Cleaning:
         end = self._offsets.latest_offset + 1
         if end <= dirty.first_dirty:
             raise OffsetMapTooSmall(f"a batch at offset {dirty.first_dirty} has more than {self._limits.keys_max} keys")
+        yield self._sort_offsets
         to_clean = [one for one in sealed if one.base_offset < end]
         transactions = CleanedTransactions(aborted)
         for group in groups(to_clean, to_clean[-1].next_offset, log.settings):
@@ -144,6 +145,10 @@ class Cleaning:
             # Nothing is between the segment's last batch and the next segment.
             offsets.latest_offset = max(offsets.latest_offset, segment.next_offset - 1)
 
+    def _sort_offsets(self) -> None:
+        for _ in self._offsets.latest_offsets():
+            self._disk.give_way()
+
     def _map_piece(self, segment: Segment, position: int, transactions: CleanedTransactions) -> int | None:
         """Where the next piece begins; None once the map is full."""
         batches, position = self._read(segment, position)
@@ -151,6 +156,7 @@ class Cleaning:
             first, limit = self._dirty.first_dirty, self._limits.records_bytes_max
             if not note_keys(header, batch, self._offsets, transactions, first, limit):
                 return None
+            self._disk.give_way()
         return position
 
     def _read(self, segment: Segment, position: int) -> tuple[list[tuple[BatchHeader, memoryview]], int]:
@@ -186,7 +192,12 @@ class Cleaning:
         transactions.on_kept = new.aborted.append
         settings = log.settings
         rules = BatchFilter(
-            self._offsets, transactions, self._now_ms, settings.delete_retention_ms, self._limits.records_bytes_max
+            self._offsets,
+            transactions,
+            self._now_ms,
+            settings.delete_retention_ms,
+            self._limits.records_bytes_max,
+            self._dirty.first_dirty,
         )
         for segment in group:
             position = 0
@@ -221,6 +232,7 @@ class Cleaning:
                 kept.append(left[0])
                 headers.append(left[1])
                 self.done.records_after += left[1].record_count
+            self._disk.give_way()
         if headers and self._new is not None:
             data = b"".join(kept)
             self._new.append(data, headers)

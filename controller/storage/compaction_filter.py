@@ -18,10 +18,13 @@ import msgspec
 
 from controller.storage.batches import (
     HEADER_BYTES,
+    LONG_MAX,
     NO_TIMESTAMP,
     BatchHeader,
+    RecordColumns,
     RecordSpan,
     emptied,
+    record_columns,
     record_spans,
     rewritten,
     with_delete_horizon,
@@ -127,27 +130,30 @@ def note_keys(
     if header.is_control:
         transactions.marker(header, bytes(batch[HEADER_BYTES:]))
     elif not transactions.data(header) and header.record_count:
-        base_offset = header.base_offset
-        for span in record_spans(records_of(header, batch[HEADER_BYTES:], limit), header.record_count):
-            offset = base_offset + span.offset_delta
-            if span.key is None or offset < first_offset:
-                continue
-            if offsets.is_full:
-                return False
-            offsets.put(span.key, offset)
+        columns = record_columns(records_of(header, batch[HEADER_BYTES:], limit), header.record_count)
+        keys, deltas = columns.keys, columns.offset_deltas
+        if header.base_offset < first_offset:
+            dirty = [place for place, delta in enumerate(deltas) if header.base_offset + delta >= first_offset]
+            keys, deltas = [keys[place] for place in dirty], [deltas[place] for place in dirty]
+        if not offsets.put_all(keys, deltas, header.base_offset):
+            return False
+        if columns.without_value:
+            offsets.note_without_value(header.base_offset)
     if header.last_offset >= first_offset:
         offsets.latest_offset = max(offsets.latest_offset, header.last_offset)
     return True
 
 
 class BatchFilter(msgspec.Struct, frozen=True):
-    """The rules of one cleaning. `limit`: bytes of a batch's records when decompressed."""
+    """The rules of one cleaning. `limit`: bytes of a batch's records when decompressed. `first_dirty`: the map has all
+    records from here on, up to its latest offset."""
 
     offsets: OffsetMap
     transactions: CleanedTransactions
     now_ms: int
     delete_retention_ms: int
     limit: int
+    first_dirty: int = LONG_MAX
 
     def filtered(
         self, header: BatchHeader, batch: memoryview, last: LastBatch | None, keep_end: bool = False
@@ -162,26 +168,58 @@ class BatchFilter(msgspec.Struct, frozen=True):
         stays = keep_end or (last is not None and last.last_offset == header.last_offset)
         if self.transactions.data(header):
             return emptied(header) if stays else None
+        whole = self._without_decoding(header)
+        if whole is not None:
+            return (batch, header) if whole else emptied(header) if stays else None
         payload = records_of(header, batch[HEADER_BYTES:], self.limit)
-        spans = record_spans(payload, header.record_count)
-        kept = [span for span in spans if self._keeps(header, span)]
+        columns = record_columns(payload, header.record_count)
+        kept = self._kept(header, columns)
         if not kept:
             return emptied(header) if stays else None
-        starts = header.delete_horizon_ms is None and any(self._begins_horizon(header, span) for span in kept)
-        if len(kept) == len(spans) and not starts:
+        starts = header.delete_horizon_ms is None and self._begins_horizon(header, columns, kept)
+        if len(kept) == header.record_count and not starts:
             return batch, header
-        return self._rewritten(header, payload, kept, starts)
+        if starts:
+            spans = record_spans(payload, header.record_count)
+            return self._with_horizon(header, payload, [spans[place] for place in kept])
+        ends = columns.starts
+        changes = {"record_count": len(kept)}
+        if not header.is_log_append_time:
+            latest = max(columns.timestamp_deltas[place] for place in kept)
+            changes["max_timestamp_ms"] = max(NO_TIMESTAMP, header.base_timestamp_ms + latest)
+        records = b"".join([payload[ends[place] : ends[place + 1]] for place in kept])
+        return rewritten(header, compressed(header.codec, records), changes)
 
-    def _keeps(self, header: BatchHeader, span: RecordSpan) -> bool:
-        offset = header.base_offset + span.offset_delta
-        if offset > self.offsets.latest_offset:
-            return True
-        if span.key is None or offset < self.offsets.get(span.key):
+    def _without_decoding(self, header: BatchHeader) -> bool | None:
+        """Whether all of the batch's records are kept, True, or none, False, as far as the map alone says so. It has
+        seen every record of the batch, and knows which offsets are the last of their keys."""
+        offsets = self.offsets
+        if not self.first_dirty <= header.base_offset or header.last_offset > offsets.latest_offset:
+            return None
+        latest = offsets.latest_between(header.base_offset, header.last_offset)
+        if latest == 0:
             return False
-        return span.has_value or not self._is_over(header)
+        if latest != header.record_count or offsets.without_value is None:
+            return None
+        return None if header.base_offset in offsets.without_value else True
 
-    def _begins_horizon(self, header: BatchHeader, span: RecordSpan) -> bool:
-        return not span.has_value and header.base_offset + span.offset_delta <= self.offsets.latest_offset
+    def _kept(self, header: BatchHeader, columns: RecordColumns) -> list[int]:
+        """The places of the records that stay."""
+        base, above = header.base_offset, self.offsets.latest_offset - header.base_offset
+        latest = self.offsets.get_all(columns.keys)
+        kept = [
+            place for place, delta in enumerate(columns.offset_deltas) if delta > above or base + delta >= latest[place]
+        ]
+        if not columns.without_value or not self._is_over(header):
+            return kept
+        over = frozenset(columns.without_value)
+        return [place for place in kept if place not in over or columns.offset_deltas[place] > above]
+
+    def _begins_horizon(self, header: BatchHeader, columns: RecordColumns, kept: Sequence[int]) -> bool:
+        if not columns.without_value:
+            return False
+        staying, latest = frozenset(kept), self.offsets.latest_offset - header.base_offset
+        return any(place in staying and columns.offset_deltas[place] <= latest for place in columns.without_value)
 
     def _is_over(self, header: BatchHeader) -> bool:
         horizon_ms = header.delete_horizon_ms
@@ -195,22 +233,22 @@ class BatchFilter(msgspec.Struct, frozen=True):
             return emptied(header) if keep_end or only_known else None
         if not is_spent or header.delete_horizon_ms is not None:
             return batch, header
-        return self._rewritten(header, payload, record_spans(payload, header.record_count), starts_horizon=True)
+        return self._with_horizon(header, payload, record_spans(payload, header.record_count))
 
-    def _rewritten(
-        self, header: BatchHeader, payload: bytes, kept: Sequence[RecordSpan], starts_horizon: bool
+    def _with_horizon(
+        self, header: BatchHeader, payload: bytes, kept: Sequence[RecordSpan]
     ) -> tuple[bytes, BatchHeader]:
+        """The batch with these records alone, which may go once its base timestamp, the horizon, is over."""
         times = [header.base_timestamp_ms + span.timestamp_delta for span in kept]
-        changes = {"record_count": len(kept)}
+        horizon_ms = self.now_ms + self.delete_retention_ms
+        changes = {
+            "record_count": len(kept),
+            "base_timestamp_ms": horizon_ms,
+            "attributes": with_delete_horizon(header.attributes),
+        }
         if not header.is_log_append_time:
             changes["max_timestamp_ms"] = max(NO_TIMESTAMP, *times)
-        if starts_horizon:
-            horizon_ms = self.now_ms + self.delete_retention_ms
-            changes |= {"base_timestamp_ms": horizon_ms, "attributes": with_delete_horizon(header.attributes)}
-            records = b"".join(
-                with_timestamp_delta(payload, span, time_ms - horizon_ms)
-                for span, time_ms in zip(kept, times, strict=True)
-            )
-        else:
-            records = b"".join(payload[span.start : span.end] for span in kept)
+        records = b"".join(
+            with_timestamp_delta(payload, span, time_ms - horizon_ms) for span, time_ms in zip(kept, times, strict=True)
+        )
         return rewritten(header, compressed(header.codec, records), changes)

@@ -199,6 +199,9 @@ class Disk(Protocol):
         """As `replace`, not durable, but perhaps only after this returned, and not at all if that fails: what the file
         would hold can be had otherwise. `content` may be called on another thread."""
 
+    def give_way(self) -> None:
+        """Called by a job between short pieces of a long computation: others that wait for the interpreter go on."""
+
     def settle_derived(self, directory: str) -> None:
         """When it returns, no `replace_derived` of a file in `directory` is carried out any more."""
 

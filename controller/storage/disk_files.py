@@ -573,6 +573,21 @@ def _read_in(path: str, at_least: int = 0) -> None:
         file.read()
 
 
+GIVE_WAY_RATIO = 3.0
+"""How long a thread with a long computation sleeps, relative to the CPU time that it has used since it last did."""
+GIVE_WAY_LEAST_S, GIVE_WAY_MOST_S = 0.0001, 0.01
+"""The least is long enough for a thread that waits for the interpreter to wake up."""
+
+
+class _Computing(threading.local):
+    """`until_s`: the thread's CPU time when it gave way last."""
+
+    until_s = 0.0
+
+
+_computing = _Computing()
+
+
 class FileDisk:
     """The files of the operating system. `open_files_max` limits the descriptors of files that no connection sends
     from; see `disk_files.py`."""
@@ -626,6 +641,11 @@ class FileDisk:
 
     def replace_derived(self, path: str, content: Callable[[], bytes]) -> None:
         self._derived.put(path, content)
+
+    def give_way(self) -> None:
+        used_s = time.thread_time() - _computing.until_s
+        time.sleep(min(max(used_s * GIVE_WAY_RATIO, GIVE_WAY_LEAST_S), GIVE_WAY_MOST_S))
+        _computing.until_s = time.thread_time()
 
     def settle_derived(self, directory: str) -> None:
         self._derived.settle_below(directory)

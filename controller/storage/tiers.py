@@ -143,6 +143,9 @@ class HddDisk:
     def replace_derived(self, path: str, content: Callable[[], bytes]) -> None:
         self._do(self._disk.replace_derived, path, content)
 
+    def give_way(self) -> None:
+        self._disk.give_way()
+
     def settle_derived(self, directory: str) -> None:
         self._disk.settle_derived(directory)
 

@@ -12,7 +12,6 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -52,7 +51,7 @@ from tests.benchmarks.common import (
     show,
     spread,
 )
-from tests.benchmarks.groups import KAFKAS, OURS
+from tests.benchmarks.groups import KAFKAS, OURS, made
 
 TABLE = "compaction"
 LIMIT_S = 120.0
@@ -107,14 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     with ExitStack() as stack:
-        if name == OURS:
-            cluster = LocalCluster(1, settings=SETTINGS)
-        else:
-            from tests.interop.kafka import FULL_SPEED, Kafka, KafkaCluster, jars_of
-
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="camerlengo-compaction-")))
-            kafka = Kafka(jars_of(os.environ["KAFKA_HOME"]), folder, FULL_SPEED)
-            cluster = KafkaCluster(kafka, 1, zookeeper_jars=arguments.zookeeper_jars, settings=SETTINGS)
+        cluster = made(name, 1, SETTINGS, arguments.zookeeper_jars, stack)
         stack.enter_context(cluster)
         at = cluster.brokers[1].ready_at()
         assert at is not None

@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         name: measured(cluster, name, arguments, stack)
         for name in (OURS, *([KAFKAS] if os.environ.get("KAFKA_HOME") else []))
         for stack in [ExitStack()]
-        for cluster in [made(name, arguments, settings, stack)]
+        for cluster in [made(name, arguments.brokers, settings, arguments.zookeeper_jars, stack)]
     }
     if arguments.trios:
         progress(f"{arguments.trios} groups of three, in process")
@@ -103,15 +103,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def made(name: str, arguments: argparse.Namespace, settings: Mapping[str, str], stack: ExitStack) -> LocalCluster:
+def made(
+    name: str, brokers: int, settings: Mapping[str, str], zookeeper_jars: Path | None, stack: ExitStack
+) -> LocalCluster:
     """The brokers, not started; what they need is closed with `stack`."""
     if name == OURS:
-        return LocalCluster(arguments.brokers, settings=settings)
+        return LocalCluster(brokers, settings=settings)
     from tests.interop.kafka import FULL_SPEED, Kafka, KafkaCluster, jars_of
 
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="camerlengo-groups-")))
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="camerlengo-bench-")))
     kafka = Kafka(jars_of(os.environ["KAFKA_HOME"]), folder, FULL_SPEED)
-    return KafkaCluster(kafka, arguments.brokers, zookeeper_jars=arguments.zookeeper_jars, settings=settings)
+    return KafkaCluster(kafka, brokers, zookeeper_jars=zookeeper_jars, settings=settings)
 
 
 def measured(cluster: LocalCluster, name: str, arguments: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:

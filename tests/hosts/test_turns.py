@@ -13,7 +13,7 @@ import pytest
 from controller.broker.request_context import Gate, Job, JobLane, Respond, Steps
 from controller.broker.security.principal import Requester
 from controller.hosts.network import LoopScheduler, NetworkThread
-from controller.hosts.server import ACCEPTED_AT_ONCE, ServerLimits
+from controller.hosts.server import ACCEPTED_AT_ONCE, LARGE_BYTES, ServerLimits
 from controller.protocol.framing import framed
 from tests.hosts.harness import running_network
 from tests.hosts.test_server import DEADLINE_S, Serving, read, serving_with
@@ -228,3 +228,32 @@ def test_what_arrives_does_not_wait_for_connections_that_are_never_idle(network:
     assert done.wait(DEADLINE_S)
     turns.close()
     assert max(seen) < 100, "in 20 rounds, each of which is 200 turns"
+
+
+def test_large_requests_that_have_begun_to_arrive_are_read_after_small_ones() -> None:
+    large = framed(b"x" * 2 * LARGE_BYTES)
+    with serving_with(ServerLimits(len(large))) as serving, closing(serving.connect()) as small:
+        clients = [serving.connect() for _ in range(5)]
+        for client in clients:
+            client.sendall(large[:-1])
+        eventually(
+            lambda: sum(one.arrived_bytes >= 2 * LARGE_BYTES - 1 for one in serving.server.connections) == len(clients),
+            "all but the last byte has arrived",
+        )
+        stands, standing = threading.Event(), threading.Event()
+
+        def stand() -> None:
+            stands.set()
+            standing.wait(DEADLINE_S)
+
+        serving.server.network.loop.call_soon_threadsafe(stand)
+        assert stands.wait(DEADLINE_S)
+        for client in clients:
+            client.sendall(large[-1:])
+        small.sendall(framed(b"small"))
+        standing.set()
+        assert read(small) == b"small"
+        for client in clients:
+            assert read(client) == b"x" * 2 * LARGE_BYTES
+            client.close()
+    assert serving.echo.received[0] == b"small"

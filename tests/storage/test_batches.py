@@ -21,7 +21,15 @@ from controller.storage import (
     headers_of,
     whole_bytes,
 )
-from controller.storage.batches import HEADER_BYTES, Record, decode_records, encode_batch, record_times
+from controller.storage.batches import (
+    HEADER_BYTES,
+    Record,
+    decode_records,
+    encode_batch,
+    record_columns,
+    record_spans,
+    record_times,
+)
 from tests.storage.batches import Clock, batch
 
 MAYBE = st.none() | st.binary(max_size=40)
@@ -59,6 +67,13 @@ def test_records_are_read_as_they_were_written_by_us_and_by_kafka_python(given_r
     assert header.max_timestamp_ms == max(record.timestamp_ms for record in records)
     assert [*decode_records(header, data[HEADER_BYTES:])] == records
     assert [*record_times(header, data[HEADER_BYTES:])] == [(one.timestamp_ms, one.offset) for one in records]
+    columns = record_columns(data[HEADER_BYTES:], len(records))
+    spans = record_spans(data[HEADER_BYTES:], len(records))
+    assert columns.keys == [one.key for one in records]
+    assert columns.without_value == [place for place, one in enumerate(records) if one.value is None]
+    assert [
+        *zip(columns.starts, columns.timestamp_deltas, columns.offset_deltas, columns.starts[1:], strict=False)
+    ] == [(span.start, span.timestamp_delta, span.offset_delta, span.end) for span in spans]
     theirs = MemoryRecords(data).next_batch()
     assert theirs.validate_crc()
     assert [(one.offset, one.timestamp, one.key, one.value) for one in theirs] == [
@@ -146,6 +161,8 @@ def test_no_bytes_in_a_file_stop_a_log_from_opening(data: bytes) -> None:
 @settings(max_examples=200, deadline=None)
 def test_no_bytes_as_records_bring_anything_but_the_typed_error(payload: bytes, count: int) -> None:
     header = headers_of(batch())[0]._replace(record_count=count)
+    with contextlib.suppress(CorruptBatch):
+        assert len(record_columns(payload, count).keys) == count
     with contextlib.suppress(CorruptBatch):
         assert len([*record_times(header, payload)]) == count
     with contextlib.suppress(CorruptBatch):

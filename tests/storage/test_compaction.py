@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
+from controller.machine.disk import MemoryDisk
 from controller.storage import LogSettings
-from controller.storage.batches import Record, encode_batch, headers_of
+from controller.storage.batches import LONG_MAX, Record, RecordColumns, encode_batch, headers_of, record_columns
 from controller.storage.compaction import CleanerLimits, Cleaning, OffsetMapTooSmall
-from controller.storage.compaction_filter import BatchFilter, CleanedTransactions
+from controller.storage.compaction_filter import BatchFilter, CleanedTransactions, note_keys
 from controller.storage.compaction_rules import dirty_range, first_dirty_offset, groups, is_due, pause_ms
 from controller.storage.offset_map import OffsetMap, keys_within
 from controller.storage.segment import Segment
@@ -131,6 +133,57 @@ def _map(latest: dict[bytes, int]) -> OffsetMap:
         offsets.put(key, offset)
     offsets.latest_offset = 1000
     return offsets
+
+
+def _filtered_log(seed: int, *, decode_all: bool) -> list[bytes | None]:
+    """What is left of each batch of a log with few keys, some records of which have no value."""
+    random_ = Random(seed)
+    batches: list[bytes] = []
+    offset = 0
+    for _ in range(30):
+        records = []
+        for _ in range(random_.choice((1, 2, 5, 80))):
+            key = bytes(random_.choice((1, 20))) + random_.randrange(40).to_bytes(2, "big")
+            value = None if random_.random() < 0.02 else bytes(random_.choice((0, 1, 100, 9_000)))
+            records.append(Record(offset, random_.randrange(10_000), key, value, (("h", b"x"),) * random_.randrange(2)))
+            offset += random_.choice((1, 1, 90))
+        batches.append(encode_batch(records))
+    offsets, transactions, first = OffsetMap(100), CleanedTransactions(()), random_.choice((0, offset // 3))
+    headers = [headers_of(batch)[0] for batch in batches]
+    for header, batch in zip(headers, batches, strict=True):
+        if header.last_offset >= first and header.next_offset < 0.8 * offset:
+            assert note_keys(header, memoryview(batch), offsets, transactions, first, 1 << 20)
+    for _ in offsets.latest_offsets():
+        pass
+    rules = BatchFilter(offsets, transactions, 50, 100, 1 << 20, LONG_MAX if decode_all else first)
+    left = [rules.filtered(one, memoryview(batch), None) for one, batch in zip(headers, batches, strict=True)]
+    return [None if one is None else bytes(one[0]) for one in left]
+
+
+def test_batches_that_the_map_decides_alone_become_what_they_do_when_they_are_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = [_filtered_log(seed, decode_all=True) for seed in range(12)]
+    decoded: list[int] = []
+
+    def counted(payload: bytes, count: int) -> RecordColumns:
+        decoded.append(count)
+        return record_columns(payload, count)
+
+    monkeypatch.setattr("controller.storage.compaction_filter.record_columns", counted)
+    assert [_filtered_log(seed, decode_all=False) for seed in range(12)] == expected
+    alone = 2 * 12 * 30 - len(decoded)
+    assert alone > 120, "some of each are decided alone: all records gone, and all kept"
+    monkeypatch.setattr(OffsetMap, "note_without_value", lambda self, base_offset: None)
+    assert [_filtered_log(seed, decode_all=False) for seed in range(12)] != expected, "a horizon is missed"
+
+
+def test_a_job_gives_way_after_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways: list[int] = []
+    monkeypatch.setattr(MemoryDisk, "give_way", lambda self: ways.append(1))
+    one = Compacting(3)
+    one.go(60)
+    assert len(ways) > 20
 
 
 # Lives
