@@ -70,6 +70,7 @@ _PROMISES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         _NO_AUTHENTICATION,
         ("org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",),
     ),
+    "queued.max.requests": ("requests that wait would not be limited; queued.max.request.bytes does that", ("500",)),
     "sasl.": (_NO_AUTHENTICATION, ()),
     "sasl.enabled.mechanisms": (_NO_AUTHENTICATION, ("GSSAPI",)),
     "sasl.kerberos.kinit.cmd": (_NO_AUTHENTICATION, ("/usr/bin/kinit",)),

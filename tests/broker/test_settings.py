@@ -231,6 +231,7 @@ def test_a_file_that_can_not_be_read_is_told() -> None:
     ("name", "value"),
     [
         ("zookeeper.ssl.crl.enable", "true"),
+        ("queued.max.requests", "50"),
         ("zookeeper.ssl.cipher.suites", "TLS_AES_128_GCM_SHA256"),
         ("client.quota.callback.class", "a.Callback"),
         ("delegation.token.master.key", "hidden"),
@@ -254,6 +255,7 @@ def test_what_promises_security_or_a_limit_is_refused(name: str, value: str) -> 
     ("name", "value"),
     [
         ("zookeeper.ssl.crl.enable", "false"),
+        ("queued.max.requests", "500"),
         ("replication.quota.window.num", "11"),
         ("num.io.threads", "8"),
     ],
