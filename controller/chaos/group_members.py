@@ -138,7 +138,7 @@ class RealGroup:
         self.workload = workload
         self.now_ms = clock.now_ms
         self.lock = threading.Lock()
-        self.log = GroupLog()
+        self.log = GroupLog(repeats=True)
         self.reads: list[ReadLog] = []
         self._connect = connect
         self._partitions = tuple(partitions)

@@ -127,7 +127,11 @@ def stale_offsets(group: GroupHistory, partitions: Partitions) -> Iterator[str]:
     for commit in group.commits:
         written[commit.partition].append(commit)
     for read in group.reads:
-        known = [one for one in written[read.partition] if _may_be_written(one) and one.sent_at_ms <= read.ended_at_ms]
+        known = [
+            one
+            for one in written[read.partition]
+            if _may_be_written(one, repeats=group.repeats) and one.sent_at_ms <= read.ended_at_ms
+        ]
         settled = [one for one in known if one.acknowledged and _ended_before(one, read.sent_at_ms)]
         if read.offset == NOTHING_COMMITTED:
             if settled:
@@ -142,10 +146,10 @@ def stale_offsets(group: GroupHistory, partitions: Partitions) -> Iterator[str]:
             yield f"{_read(read, partitions)}: {read.offset}; {_commit(last, partitions)} had replaced it"
 
 
-def _may_be_written(commit: OffsetCommit) -> bool:
+def _may_be_written(commit: OffsetCommit, *, repeats: bool) -> bool:
     """A commit whose answer says that the write failed may have been written in part: only refusals that come before
-    the write are certain."""
-    return commit.error not in REFUSED
+    the write are certain, and those of clients that do not repeat their commits."""
+    return commit.error not in REFUSED or (repeats and commit.error != NOT_COMMITTED)
 
 
 REFUSED = frozenset(

@@ -84,12 +84,16 @@ class GroupHistory:
     detail: str = ""
     partitions: int | None = None
     """How many partitions the group reads, from the history's first on; None: all."""
+    repeats: bool = False
+    """Whether clients send a commit again by themselves if it has no answer, as librdkafka does: one that is refused
+    may have been written by an earlier attempt."""
 
 
 @dataclass(slots=True)
 class GroupLog:
-    """What all members of a group did, being written. One thread at a time may use it."""
+    """What all members of a group did, being written. One thread at a time may use it. `repeats`: see GroupHistory."""
 
+    repeats: bool = False
     _assignments: list[MemberAssignment] = field(default_factory=list)
     _until_ms: dict[int, float] = field(default_factory=dict)
     _commits: list[OffsetCommit] = field(default_factory=list)
@@ -161,4 +165,5 @@ class GroupLog:
             settled,
             detail,
             partitions,
+            self.repeats,
         )

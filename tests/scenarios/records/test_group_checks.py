@@ -128,6 +128,13 @@ def passed_over(group: GroupStory) -> None:
     group.reads[-1] = ReadLog(group.log.current[0].reader)
 
 
+def test_a_refused_commit_may_be_written_where_clients_repeat_their_commits() -> None:
+    group = shared()
+    group.log.repeats = True
+    refused_and_written(group)
+    assert "commits-kept" not in group.found()
+
+
 PLANTED: dict[str, tuple[Callable[[GroupStory], None], str]] = {
     "two owners": (two_owners, "one-owner-a-generation"),
     "a commit of an old generation": (zombie_commit, "old-generations-refused"),
