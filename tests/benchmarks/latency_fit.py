@@ -4,6 +4,9 @@ The settings run on brokers of this machine. Three values are fitted: a factor o
 share a core), the time of a message from one process to another, and a factor of p99 (what else has the core in the
 tail). The fit minimises the mean error of the logarithms over a grid. The error of a prediction is its distance from
 the measurement as a share of the measurement.
+
+Each setting is measured `RUNS` times, all settings in turn, and the medians count. How far a run is from the median of
+the others of its setting is the error that a perfect model has of a single run: "between equal runs" in the figures.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from controller.hosts.local_cluster import LocalCluster
 from controller.labs.latency.cluster_model import ClusterShape, ServiceTimes
@@ -30,6 +34,7 @@ FACTORS = (0.5, 1.0, 2.0, 4.0)
 ONE_WAY_MS = (0.1, 0.3, 0.6, 1.0, 1.5, 2.5, 4.0)
 TAILS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0)
 OVERHEAD_BYTES = 4
+RUNS = 3
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -53,29 +58,37 @@ def settings(count: int, brokers: int, random: Random) -> list[Setting]:
     return random.sample([Setting(*one) for one in every], count)
 
 
-def measured(arguments: argparse.Namespace, chosen: Sequence[Setting]) -> list[tuple[float, float]]:
-    """p50 and p99 in ms of each setting."""
+def measured(arguments: argparse.Namespace, chosen: Sequence[Setting]) -> NDArray[np.float64]:
+    """By run and setting: p50 and p99 in ms."""
     found = []
     with LocalCluster(arguments.brokers, settings={"log.segment.delete.delay.ms": "1000"}) as cluster:
-        for number, one in enumerate(chosen):
-            progress(f"setting {number + 1} of {len(chosen)}")
-            conf = {"acks": "all", "linger.ms": f"{one.linger_ms:g}", "batch.size": "16384"}
-            topic = {f"fit-{number}": Partitions(one.partitions, one.replicas)}
-            workload = ProduceBench(
-                one.records_s,
-                10**9,
-                topic,
-                producer_conf=conf,
-                common_client_conf={"log_level": "0"},
-                value_generator=UniformRandomPayload(one.value_bytes),
-            )
-            words = argparse.Namespace(seconds=arguments.seconds, arrivals="constant")
-            expected = int(0.9 * one.records_s * words.seconds)
-            given = {"expected": expected, "patience_s": 3.0}
-            figures = run_workload(cluster.bootstrap_servers, workload, words, None, arguments.seed, consume=given)
-            latency_ms = figures.end_to_end_ms[len(figures.end_to_end_ms) // 4 :]
-            found.append((float(np.quantile(latency_ms, 0.5)), float(np.quantile(latency_ms, 0.99))))
-    return found
+        for turn, (number, one) in itertools.product(range(RUNS), enumerate(chosen)):
+            progress(f"run {turn + 1} of {RUNS}, setting {number + 1} of {len(chosen)}")
+            found.append(_measured(arguments, cluster.bootstrap_servers, f"fit-{turn}-{number}", one))
+    return np.array(found).reshape(RUNS, len(chosen), 2)
+
+
+def _measured(arguments: argparse.Namespace, bootstrap: str, topic: str, one: Setting) -> tuple[float, float]:
+    conf = {"acks": "all", "linger.ms": f"{one.linger_ms:g}", "batch.size": "16384"}
+    workload = ProduceBench(
+        one.records_s,
+        10**9,
+        {topic: Partitions(one.partitions, one.replicas)},
+        producer_conf=conf,
+        common_client_conf={"log_level": "0"},
+        value_generator=UniformRandomPayload(one.value_bytes),
+    )
+    words = argparse.Namespace(seconds=arguments.seconds, arrivals="constant")
+    given = {"expected": int(0.9 * one.records_s * words.seconds), "patience_s": 3.0}
+    figures = run_workload(bootstrap, workload, words, None, arguments.seed, consume=given)
+    latency_ms = figures.end_to_end_ms[len(figures.end_to_end_ms) // 4 :]
+    return float(np.quantile(latency_ms, 0.5)), float(np.quantile(latency_ms, 0.99))
+
+
+def between_runs(runs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The error of each run as predicted by the median of the other runs of its setting."""
+    others = [np.median(np.delete(runs, number, axis=0), axis=0) for number in range(len(runs))]
+    return np.abs(np.array(others) / runs - 1.0)
 
 
 def scaled(times: ServiceTimes, factor: float) -> ServiceTimes:
@@ -111,7 +124,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure, fit and predict."""
     arguments.seconds = arguments.seconds or 1.5
     chosen = settings(4 if arguments.quick else 12, arguments.brokers, Random(arguments.seed))
-    values = measured(arguments, chosen)
+    runs = measured(arguments, chosen)
+    values = [(float(p50), float(p99)) for p50, p99 in np.median(runs, axis=0)]
     grid = itertools.product(FACTORS, ONE_WAY_MS)
     table = {key: [predicted(one, arguments.brokers, *key) for one in chosen] for key in grid}
     half = len(chosen) // 2
@@ -132,6 +146,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "median error of p50 and p99, predicted": [round(float(one), 3) for one in medians],
         "median error of both, predicted": round(float(np.median(errors[half:])), 3),
         "median error of both, fitted": round(float(np.median(errors[:half])), 3),
+        "median error of p50 and p99, between equal runs": [
+            round(float(one), 3) for one in np.median(between_runs(runs).reshape(-1, 2), axis=0)
+        ],
     }
 
 

@@ -3,12 +3,19 @@
 Probes in the brokers stamp appends and high watermarks, and proxies stamp what clients send. With `--kill-leader` the
 leader of the first partition is killed halfway. What the probes say of produce requests is compared with the stages
 that the brokers' servers measure by themselves (`request_stages`).
+
+The two stamps of a border are a microsecond apart, unless the system gives the core to another process between them:
+then milliseconds are in no part. So the probes read the thread's CPU clock beside each stamp. What the thread spent off
+its core from the first stamp to the second is counted to the part that ends (`ThreadMoment.until`). CPU time between
+them stays in no part. The figures say how often that was and how long. Python's cyclic garbage collector is off
+meanwhile: the stamps themselves would make it take milliseconds, at any place.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import threading
 import time
 from collections import defaultdict
@@ -38,6 +45,31 @@ Key = tuple[str, int]
 _PRODUCE = int(ApiKey.PRODUCE)
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without Python's cyclic garbage collector."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+class ThreadMoment:
+    """A stamp with the thread's CPU clock beside it."""
+
+    __slots__ = ("cpu_s", "wall_s")
+
+    def __init__(self) -> None:
+        self.wall_s, self.cpu_s = time.monotonic(), time.thread_time()
+
+    def until(self, other: ThreadMoment) -> float:
+        """Seconds between the two for which the thread was off its core: those in which it used no CPU."""
+        return max(other.wall_s - self.wall_s - (other.cpu_s - self.cpu_s), 0.0)
+
+
 class Probes:
     """What brokers of this process write and commit. Used on the cluster's thread."""
 
@@ -48,13 +80,24 @@ class Probes:
         """Of produce requests, by their number."""
         self.handled_s: list[float] = []
         """When their handlers returned."""
+        self.answered_s: dict[int, float] = {}
+        """When their answers were given, by the `id` of their slot."""
+        self.off_core_s: list[float] = []
+        """Between the two stamps of a border, where that was more than 1 ms."""
         self.stages: list[RequestStages] = []
         """Of every incarnation."""
         self.on_first_append: Callable[[], None] | None = None
         self._slot: Slot | None = None
         self._batch: tuple[int, int, int] | None = None
-        self._written: tuple[Key, float] | None = None
-        self._moved_s: dict[int, float] = {}
+        self._written: tuple[Key, ThreadMoment] | None = None
+        self._moved: dict[int, ThreadMoment] = {}
+
+    def _end(self, first: ThreadMoment, second: ThreadMoment) -> float:
+        """When the part that ends at `first` has ended: the wait for the core up to `second` is its own."""
+        off_s = first.until(second)
+        if off_s > 1e-3:
+            self.off_core_s.append(off_s)
+        return first.wall_s + off_s
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -62,7 +105,7 @@ class Probes:
         begin, append, appended = Broker.begin, PartitionLog.append_checked, PartitionEvents.appended
         taken = ProduceHandler._append
         advance, moved = Partition.advance_high_watermark, PartitionEvents.high_watermark_moved
-        start = Incarnation.start
+        start, answer = Incarnation.start, Slot.__call__
 
         def begin_(broker: Broker, frame: bytes, respond: Any, client: Any = None) -> Any:
             if isinstance(respond, Slot) and respond.kind == _PRODUCE:
@@ -84,15 +127,16 @@ class Probes:
         def appended_(events: PartitionEvents, partition: Partition) -> None:
             appended(events, partition)
             if self._batch is not None:
-                self._written = (partition.key, time.monotonic())
+                self._written = (partition.key, ThreadMoment())
 
         def taken_(handler: ProduceHandler, *words: Any) -> Any:
             part = taken(handler, *words)
             batch, written, slot = self._batch, self._written, self._slot
             if batch is not None and written is not None and slot is not None:
-                key, written_s = written
-                now_s, number = time.monotonic(), len(self.slots) - 1
-                self.appended[key].append(AppendedBatch(*batch, written_s, now_s, number, slot.arrived_s))
+                key, moment = written
+                now, number = ThreadMoment(), len(self.slots) - 1
+                written_s = self._end(moment, now)
+                self.appended[key].append(AppendedBatch(*batch, written_s, now.wall_s, number, slot.arrived_s))
                 if self.on_first_append is not None:
                     self.on_first_append()
                     self.on_first_append = None
@@ -102,15 +146,21 @@ class Probes:
         def advance_(partition: Partition, *words: Any) -> bool:
             found = advance(partition, *words)
             if found:
-                self._moved_s[id(partition)] = time.monotonic()
+                self._moved[id(partition)] = ThreadMoment()
             return found
 
         def moved_(events: PartitionEvents, partition: Partition) -> None:
-            moved_s = self._moved_s.pop(id(partition), None)
-            if moved_s is not None and partition.leading is not None:
-                mark = Watermark(partition.high_watermark, moved_s, time.monotonic())
+            moment = self._moved.pop(id(partition), None)
+            if moment is not None and partition.leading is not None:
+                now = ThreadMoment()
+                mark = Watermark(partition.high_watermark, self._end(moment, now), now.wall_s)
                 self.watermarks[partition.key].append(mark)
             moved(events, partition)
+
+        def answer_(slot: Slot, parts: Any) -> None:
+            if slot.kind == _PRODUCE:
+                self.answered_s[id(slot)] = time.monotonic()
+            answer(slot, parts)
 
         def start_(incarnation: Incarnation) -> None:
             incarnation.server.stages = RequestStages()
@@ -125,6 +175,7 @@ class Probes:
             patch.object(Partition, "advance_high_watermark", advance_),
             patch.object(PartitionEvents, "high_watermark_moved", moved_),
             patch.object(Incarnation, "start", start_),
+            patch.object(Slot, "__call__", answer_),
         ):
             yield
 
@@ -142,7 +193,13 @@ class Probes:
                     appended_s[number] = max(appended_s.get(number, 0.0), batch.written_s)
                     committed_s[number] = max(committed_s.get(number, 0.0), marks[at].moved_s)
         return [
-            RequestTimes(self.slots[number].arrived_s, appended_s[number], self.handled_s[number], at_s)
+            RequestTimes(
+                self.slots[number].arrived_s,
+                appended_s[number],
+                self.handled_s[number],
+                at_s,
+                max(self.answered_s[id(self.slots[number])], self.handled_s[number]),
+            )
             for number, at_s in committed_s.items()
         ]
 
@@ -184,6 +241,7 @@ def measured(
     settings = {"offsets.topic.replication.factor": "1", "group.initial.rebalance.delay.ms": "0"}
     killed: list[int] = []
     with (
+        uncollected(),
         probes.installed(),
         Kafka(arguments.brokers, settings=settings) as kafka,
         ClientProxies(kafka, seen) as proxies,
@@ -238,6 +296,10 @@ def _figures(found: Any, seen: Observations, probes: Probes, workload: Workload)
         "gaps ms p50, p99.9, largest": [round(float(np.quantile(gaps, one)), 4) for one in (0.5, 0.999, 1.0)],
         "worst latency ms": round(float(parts.end_to_end_ms.max()), 1),
         "parts ms": _rounded(parts),
+        "off the core between two stamps, times and longest ms": [
+            len(probes.off_core_s),
+            round(max(probes.off_core_s, default=0.0) * 1e3, 2),
+        ],
         "compared": compared(probes),
     }
 
@@ -254,7 +316,8 @@ def compared(probes: Probes) -> dict[str, Any]:
     at = {name: float(sums_ms[STAGES.index(name)]) / max(count, 1) for name in STAGES}
     stages = {"publish": at["RequestQueue"] + at["Local"], "commit": at["Remote"]}
     found: dict[str, Any] = {"requests by probes and by stages": [len(requests), count]}
-    for name, stage_ms in (*stages.items(), ("append", stages["publish"])):
+    alone = (("append", stages["publish"]), ("high watermark", stages["commit"]))
+    for name, stage_ms in (*stages.items(), *alone):
         found[name] = {
             "probes ms": round(means[name], 4),
             "stages ms": round(stage_ms, 4),

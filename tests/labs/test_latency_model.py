@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from controller.labs.latency.cluster_model import ClusterModel, ClusterShape, ServiceTimes, Station, VirtualTime
 from controller.labs.latency.experiments import fixed_load, load_sweep, replication, simulate
 from controller.labs.latency.producer_model import ProducerLoad, ProducerModel
-from controller.labs.latency.service_times import MEASURED, THREADS
+from controller.labs.latency.service_times import MEASURED, NETWORK_THREADS, THREADS
 
 FREE = ServiceTimes(*[*[0.0] * 10, 1.0, 0.0, 0.0])
 """Only the application of a producer takes time."""
@@ -101,7 +101,7 @@ def test_network_threads_read_and_send() -> None:
 
 
 def test_a_seed_determines_a_run_and_everything_is_delivered() -> None:
-    shape = ClusterShape(MEASURED["kafka"], threads=THREADS["kafka"])
+    shape = ClusterShape(MEASURED["kafka"], threads=THREADS["kafka"], network_threads=NETWORK_THREADS["kafka"])
     runs = [simulate(shape, fixed_load(30), warm_s=0.2, seconds=0.5, seed=seed) for seed in (1, 1, 2)]
     assert np.array_equal(runs[0].latency_ms, runs[1].latency_ms)
     assert not np.array_equal(runs[0].latency_ms[:100], runs[2].latency_ms[:100])
@@ -111,14 +111,14 @@ def test_a_seed_determines_a_run_and_everything_is_delivered() -> None:
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_more_idle_partitions_cost_more_latency(threads: int) -> None:
-    shape = ClusterShape(MEASURED["kafka"], threads=threads)
+    shape = ClusterShape(MEASURED["kafka"], threads=threads, network_threads=3)
     load = ProducerLoad(9, 500.0, trogdor=False)
     few, many = (simulate(shape, load, partitions=count, seconds=1.0).quantile(0.99) for count in (108, 20_000))
     assert many > few * 1.02
 
 
 def test_brokers_write_and_read_as_the_formula_says() -> None:
-    found = replication(ClusterShape(MEASURED["kafka"], threads=8), 0.5)
+    found = replication(ClusterShape(MEASURED["kafka"], threads=8, network_threads=3), 0.5)
     assert found["largest difference"] <= 0.05
 
 

@@ -17,6 +17,7 @@ from controller.labs.latency.stamps import (
     parts_of_stamps,
     request_parts_ms,
 )
+from tests.benchmarks.latency_stamps import ThreadMoment
 
 
 def parts(**changed: object) -> Parts:
@@ -68,9 +69,22 @@ def test_without_followers_the_append_commits() -> None:
 
 
 def test_means_of_requests_are_those_of_the_brokers_stages() -> None:
-    means = request_parts_ms([RequestTimes(1.0, 1.1, 1.2, 1.5), RequestTimes(2.0, 2.1, 2.4, 2.5)])
-    assert means == pytest.approx({"append": 100, "publish": 300, "commit": 200})
+    means = request_parts_ms([RequestTimes(1.0, 1.1, 1.2, 1.5, 1.6), RequestTimes(2.0, 2.1, 2.4, 2.5, 2.6)])
+    assert means == pytest.approx({"append": 100, "publish": 300, "high watermark": 200, "commit": 300})
     assert np.isnan(request_parts_ms([])["publish"])
+
+
+def moment(wall_s: float, cpu_s: float) -> ThreadMoment:
+    found = ThreadMoment()
+    found.wall_s, found.cpu_s = wall_s, cpu_s
+    return found
+
+
+def test_a_wait_for_the_core_differs_from_work() -> None:
+    """Only the time without CPU is a wait; work between two stamps stays in no part."""
+    assert moment(1.0, 0.5).until(moment(1.016, 0.500002)) == pytest.approx(0.015998)
+    assert moment(1.0, 0.5).until(moment(1.016, 0.515)) == pytest.approx(0.001)
+    assert moment(1.0, 0.5).until(moment(1.016, 0.517)) == 0.0
 
 
 def test_records_keep_their_stamps_through_a_leaders_kill(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,6 +43,7 @@ class WorkloadToAdvise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     linger_ms: Annotated[float, msgspec.Meta(ge=0, le=60_000)] = 0.0
     batch_size: Annotated[int, msgspec.Meta(ge=1_000, le=1_048_576)] = 16_384
     num_replica_fetchers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    num_network_threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 3
 
     def __post_init__(self) -> None:
         if self.replication_factor > self.brokers:
@@ -75,6 +76,7 @@ CONCERN: Mapping[str, Sequence[str]] = {
 STARTS: Sequence[Mapping[str, float]] = (
     {"linger_ms": 5.0, "batch_size": 65_536, "num_replica_fetchers": 4},
     {"linger_ms": 0.0, "batch_size": 262_144, "num_replica_fetchers": 1},
+    {"linger_ms": 5.0, "batch_size": 16_384, "num_replica_fetchers": 1},
 )
 """Where else the search begins if it does not reach the target from the settings that there are."""
 WARM_S, DRAIN_S = 0.2, 0.3
@@ -150,7 +152,12 @@ class Adviser:
 
     def _simulated(self, one: WorkloadToAdvise) -> ModelOutcome:
         shape = ClusterShape(
-            self._times, one.brokers, min(one.zones, one.brokers), one.num_io_threads, one.num_replica_fetchers
+            self._times,
+            one.brokers,
+            min(one.zones, one.brokers),
+            one.num_io_threads,
+            one.num_replica_fetchers,
+            network_threads=one.num_network_threads if self._times.network_us else 0,
         )
         load = ProducerLoad(
             one.producers,

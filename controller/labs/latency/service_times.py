@@ -1,6 +1,7 @@
 """Service times that `camerlengo lab latency --calibrate` has measured, for the queueing model.
 
-Two brokers on loopback, 2 cores, load average 8 to 14, 23 November 2026. Clients are Kafka 2.8's Java clients in both.
+Two brokers on loopback, 2 cores. Kafka: 24 November 2026, load average 13 to 15, network threads apart. This project:
+23 November 2026, load average 8 to 14. Clients are Kafka 2.8's Java clients in both.
 """
 
 from __future__ import annotations
@@ -11,19 +12,21 @@ from controller.labs.latency.cluster_model import ServiceTimes
 
 MEASURED: Mapping[str, ServiceTimes] = {
     "kafka": ServiceTimes(
-        produce_us=68.5,
-        produce_partition_us=7.00,
-        produce_byte_us=0.00110,
-        fetch_us=69.7,
-        fetch_session_us=0.652,
-        fetch_partition_us=3.91,
-        fetch_byte_us=0.000817,
-        follow_us=75.7,
-        follow_partition_us=16.8,
-        follow_byte_us=0.00167,
-        send_us=3.98,
-        sender_us=9.47,
-        poll_us=2.25,
+        produce_us=27.5,
+        produce_partition_us=7.15,
+        produce_byte_us=0.00121,
+        fetch_us=16.4,
+        fetch_session_us=0.542,
+        fetch_partition_us=3.35,
+        fetch_byte_us=3.61e-05,
+        follow_us=153,
+        follow_partition_us=28,
+        follow_byte_us=0.00227,
+        send_us=3.39,
+        sender_us=17.9,
+        poll_us=0.993,
+        network_us=46.4,
+        network_byte_us=0.000299,
     ),
     "camerlengo": ServiceTimes(
         produce_us=80.4,

@@ -153,19 +153,24 @@ def _first_beyond(offsets: Integers, ends: Sequence[int], times: Sequence[tuple[
 
 class RequestTimes(msgspec.Struct, frozen=True, gc=False):
     """Of an answered produce request, in seconds: it arrived at the broker, its last batch was appended, its handler
-    returned, its last batch was committed."""
+    returned, its last batch was committed, its answer was given."""
 
     arrived_s: float
     appended_s: float
     handled_s: float
     committed_s: float
+    answered_s: float
 
 
 def request_parts_ms(requests: Sequence[RequestTimes]) -> Mapping[str, float]:
     """Means in ms: from the arrival of a request to its last append, to the end of its handler, and from there to its
-    last commit."""
-    rows = np.array([(one.arrived_s, one.appended_s, one.handled_s, one.committed_s) for one in requests])
-    rows = rows.reshape(-1, 4)
-    means = (rows.mean(axis=0) if len(rows) else np.full(4, np.nan)) * 1_000.0
-    arrived, appended, handled, committed = map(float, means)
-    return {"append": appended - arrived, "publish": handled - arrived, "commit": committed - handled}
+    last commit and to its answer."""
+    rows = np.array([(*msgspec.structs.astuple(one),) for one in requests]).reshape(-1, 5)
+    means = (rows.mean(axis=0) if len(rows) else np.full(5, np.nan)) * 1_000.0
+    arrived, appended, handled, committed, answered = map(float, means)
+    return {
+        "append": appended - arrived,
+        "publish": handled - arrived,
+        "high watermark": committed - handled,
+        "commit": answered - handled,
+    }
