@@ -109,7 +109,7 @@ class TokenKeys:
             if any(self._signed_by(key, signed) for key in fitting):
                 return parse_claims(signed.payload)
         except (JoseError, ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise TokenRefused("the token is malformed", f"{type(error).__name__}: {error!s:.100}") from None
+            raise TokenRefused("the token is malformed", f"{type(error).__name__}: {str(error)!r:.100}") from None
         which = "none of the keys" if fitting else f"no key with kid {kid!r:.100}"
         raise TokenRefused("the token's signature is not accepted", f"{which} of {self._path}")
 

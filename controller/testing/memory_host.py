@@ -77,10 +77,10 @@ class MemoryHost(ClusterHost):
 
     def open(self) -> None:
         """Start what brokers need, and none of them."""
+        self.make_security(self.options.directory and self.options.directory / SECRETS)  # may fail: no thread yet
         self._network = network = ClusterThread("kafka")
         self.changes = Changes(network.loop)
         self._zookeeper = InMemoryZooKeeper(network.clock)
-        self.make_security(self.options.directory and self.options.directory / SECRETS)
         if self.security is not None:
             self._zookeeper.restore(self.security.creations())
         self._zookeeper.on_commit(lambda _session, _writes: self.changes.signal())

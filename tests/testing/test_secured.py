@@ -8,6 +8,7 @@ import socket
 import ssl
 import stat
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -295,6 +296,12 @@ def test_keys_are_for_their_owner_alone_and_go_with_the_cluster(tmp_path: Path) 
         )
         ssl.create_default_context(cafile=str(folder / "authority.crt"))
     assert not folder.exists()
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "controller.hosts.certificates", None)
+    with pytest.raises(ModuleNotFoundError, match=r"a secured cluster needs .*camerlengo\[secure\]"):
+        Kafka(1, security=True).start()
 
 
 def test_a_host_that_cannot_secure_its_listeners_says_so() -> None:
