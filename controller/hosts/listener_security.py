@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from controller.broker.security.bounded_notes import BoundedNotes
 from controller.broker.security.oauth import CheckToken, OAuthSettings, unsecured_claims
@@ -23,9 +24,11 @@ from controller.hosts.network import NetworkThread
 from controller.hosts.peers import SocketPeers
 from controller.hosts.server import SocketServer
 from controller.hosts.tls import BadCertificates, TlsContext, TlsListener
-from controller.zookeeper.kazoo_connection import KazooConnection
 from controller.zookeeper.operations import ZooKeeperError
 from controller.zookeeper.paths import SECURED_PATHS, is_open_to_all
+
+if TYPE_CHECKING:  # a cluster in a test's process does not need kazoo
+    from controller.zookeeper.kazoo_connection import KazooConnection
 
 Note = Callable[[str, str], None]
 

@@ -126,7 +126,7 @@ class LargeClusterWorld:
         former.close()
         self.until_converged(tuple(brokers), limit_ms)
         if self.spec.logs:
-            self._until_parked(limit_ms)
+            self.until_parked(limit_ms)
         self.safety_checker.records.clear()
         self.safety_checker.enabled = True
 
@@ -141,7 +141,7 @@ class LargeClusterWorld:
         held.result()
         return former
 
-    def _until_parked(self, limit_ms: float) -> None:
+    def until_parked(self, limit_ms: float) -> None:
         """Every fetcher has asked its leader, which has nothing for it."""
         until_ms = self._until(limit_ms)
         while self.parked < self.fetchers:

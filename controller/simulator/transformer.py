@@ -119,11 +119,11 @@ async def committed_offsets(
     partitions: Sequence[PartitionName],
     connect: Callable[[Address], Pipeline],
     brokers: Mapping[int, Address],
-    deadline_ms: float,
+    limit_ms: float,
 ) -> list[int] | None:
     """The group's offset of each of the history's partitions (-1: none), of which the group reads `partitions`.
 
-    None if some of them are not stable within `deadline_ms`: a partition of the offsets topic that has lost the marker
+    None if some of them are not stable within `limit_ms`: a partition of the offsets topic that has lost the marker
     of a transaction keeps its offsets open, and the coordinator, whose log has the transaction's end, writes no other.
     """
     link = CoordinatorLink(GROUP, COORDINATOR_OF_GROUP, routes, connect, brokers)
@@ -132,7 +132,7 @@ async def committed_offsets(
         for name in dict.fromkeys(topic for topic, _ in partitions)
     ]
     request = OffsetFetchRequest(GROUP, tuple(topics), True)
-    give_up_ms = routes.clock.now_ms() + deadline_ms
+    give_up_ms = routes.clock.now_ms() + limit_ms
     while routes.clock.now_ms() < give_up_ms:
         answer = await link.ask_until_answered(ApiKey.OFFSET_FETCH, _FETCH_OFFSETS, request, REQUEST_TIMEOUT_MS)
         assert isinstance(answer, OffsetFetchResponse)

@@ -223,6 +223,7 @@ def test_brokers_with_logs_are_whole_again_while_their_idle_fetches_are_parked()
         partitions_here = list(_node(world, broker).broker.replicas.partitions())
         assert partitions_here
         assert all(partition.log is not None for partition in partitions_here)
+    world.until_parked(5_000.0)  # fetches of new leaderships wait less at first
     fetching = [one for broker in (1, 3) for one in world.host.processes[broker].unanswered() if one.api == "FETCH"]
     assert fetching
     assert world.parked == world.fetchers == 6 * 5

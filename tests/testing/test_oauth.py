@@ -19,7 +19,8 @@ from controller.testing import Kafka
 from tests.testing import test_secured as clients
 from tests.testing.test_secured_faults import Confluent, sasl
 
-SESSION_MS = 400
+SESSION_MS = 2_500
+"""Long enough that a busy machine leaves time to authenticate again: from 85% of it on."""
 
 
 @pytest.fixture(scope="module")
