@@ -213,6 +213,7 @@ def test_a_device_that_stops_to_answer_is_noted_once_and_that_it_answers_again(
     those = DevicePools(DeviceLimits(threads=1, limit_ms=1_000.0), clock, notes.append)
     those.submit(ONE, stuck.wait, answers.of("first"), what="read of a")
     those.submit(ONE, lambda: 2, answers.of("second"), what="read of b")
+    eventually(lambda: those.stats()[0].running == 1, "the first has begun")
     clock.now_s += 2.0
     those.expire()
     answers.wait(2)
