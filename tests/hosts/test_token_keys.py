@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("joserfc", reason="the extra `secure`")
-
 from joserfc import jws
 from joserfc.jwk import ECKey, Key, OctKey, RSAKey
 

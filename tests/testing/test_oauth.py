@@ -10,8 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-pytest.importorskip("joserfc", reason="the extra `secure`")
-
 from controller.broker.security.oauth import OAUTHBEARER
 from controller.hosts.secured import ClientSettings, Security
 from controller.hosts.token_keys import TokenIssuer
