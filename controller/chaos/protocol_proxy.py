@@ -44,6 +44,32 @@ _COUNT_AT = 57
 _READ_AHEAD_BYTES = 1024 * 1024
 
 
+class BorderBegin:
+    """The second stamp of a border between two parts, with which the next part begins."""
+
+    __slots__ = ("cpu_s", "wall_s")
+
+    def __init__(self) -> None:
+        self.wall_s = time.monotonic()
+        self.cpu_s = time.thread_time()
+
+
+class BorderEnd:
+    """The first stamp of a border between two parts, on the thread of the second. The thread's CPU clock is read
+    outside of the two stamps: before the first and after the second."""
+
+    __slots__ = ("cpu_s", "wall_s")
+
+    def __init__(self) -> None:
+        self.cpu_s = time.thread_time()
+        self.wall_s = time.monotonic()
+
+    def until(self, begin: BorderBegin) -> float:
+        """When the part that ends here has ended: time between the stamps for which the thread was off its core, so
+        that it used no CPU, is counted to it."""
+        return self.wall_s + max(begin.wall_s - self.wall_s - (begin.cpu_s - self.cpu_s), 0.0)
+
+
 class Produced(msgspec.Struct, frozen=True, gc=False):
     """A batch: its offsets, when its request and its response passed, and bytes on the wire."""
 
@@ -133,8 +159,6 @@ class _End(asyncio.Protocol):
         self._buffer = FrameBuffer(2**31 - 1)
         self.transport: asyncio.Transport | None = None
         self._waiting: list[bytes] = []
-        self.wrote_s = 0.0
-        """When the latest write began: within the system's call another process may get the core."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -151,17 +175,18 @@ class _End(asyncio.Protocol):
             self.close()
             return
         if partner is not None and frames:
-            parts = [part for frame in frames for part in (len(frame).to_bytes(4, "big"), frame)]
-            read_s = time.monotonic()
-            partner.write(parts)
-            self._passed(read_s, partner.wrote_s)
+            whole = b"".join([part for frame in frames for part in (len(frame).to_bytes(4, "big"), frame)])
+            read, passed = BorderEnd(), partner.write(whole)
+            self._passed(read.until(passed), passed.wall_s)
 
-    def write(self, parts: list[bytes]) -> None:
-        self.wrote_s = time.monotonic()
+    def write(self, data: bytes) -> BorderBegin:
+        """Return when the write began: within the system's call another process may get the core."""
+        begun = BorderBegin()
         if self.transport is None:
-            self._waiting += parts
+            self._waiting.append(data)
         elif not self.transport.is_closing():
-            self.transport.write(b"".join(parts))
+            self.transport.write(data)
+        return begun
 
     def pause_writing(self) -> None:
         partner = self._partner()

@@ -4,11 +4,13 @@ Probes in the brokers stamp appends and high watermarks, and proxies stamp what 
 leader of the first partition is killed halfway. What the probes say of produce requests is compared with the stages
 that the brokers' servers measure by themselves (`request_stages`).
 
-The two stamps of a border are a microsecond apart, unless the system gives the core to another process between them:
-then milliseconds are in no part. So the probes read the thread's CPU clock beside each stamp. What the thread spent off
-its core from the first stamp to the second is counted to the part that ends (`ThreadMoment.until`). CPU time between
-them stays in no part. The figures say how often that was and how long. Python's cyclic garbage collector is off
-meanwhile: the stamps themselves would make it take milliseconds, at any place.
+The two stamps of a border are less than a microsecond apart, unless the system gives the core to another process
+between them: then milliseconds are in no part. So the thread's CPU clock is read before the first and after the second,
+in the brokers and in the proxies alike. What the thread spent off its core in between is counted to the part that ends
+(`BorderEnd.until`). CPU time between them stays in no part, and the machine's interrupts are CPU time of the thread's,
+20 to 50 µs each: the closer the two stamps, the fewer fall between them. The figures say how often the core was lost
+and how long. Python's cyclic garbage collector is off meanwhile: the stamps themselves would make it take milliseconds,
+at any place.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from controller.broker.broker import Broker
 from controller.broker.partition import Partition, PartitionEvents
 from controller.broker.records.writes import ProduceHandler
 from controller.broker.settings import address
-from controller.chaos.protocol_proxy import Observations, ProtocolProxies, count_of, crc_of
+from controller.chaos.protocol_proxy import BorderBegin, BorderEnd, Observations, ProtocolProxies, count_of, crc_of
 from controller.hosts.request_stages import STAGES, RequestStages, Slot
 from controller.labs.latency.parts import Parts, Received, joined, quantiles_ms
 from controller.labs.latency.stamps import AppendedBatch, RequestTimes, Watermark, parts_of_stamps, request_parts_ms
@@ -57,19 +59,6 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-class ThreadMoment:
-    """A stamp with the thread's CPU clock beside it."""
-
-    __slots__ = ("cpu_s", "wall_s")
-
-    def __init__(self) -> None:
-        self.wall_s, self.cpu_s = time.monotonic(), time.thread_time()
-
-    def until(self, other: ThreadMoment) -> float:
-        """Seconds between the two for which the thread was off its core: those in which it used no CPU."""
-        return max(other.wall_s - self.wall_s - (other.cpu_s - self.cpu_s), 0.0)
-
-
 class Probes:
     """What brokers of this process write and commit. Used on the cluster's thread."""
 
@@ -89,22 +78,21 @@ class Probes:
         self.on_first_append: Callable[[], None] | None = None
         self._slot: Slot | None = None
         self._batch: tuple[int, int, int] | None = None
-        self._written: tuple[Key, ThreadMoment] | None = None
-        self._moved: dict[int, ThreadMoment] = {}
+        self._written: Key | None = None
 
-    def _end(self, first: ThreadMoment, second: ThreadMoment) -> float:
-        """When the part that ends at `first` has ended: the wait for the core up to `second` is its own."""
-        off_s = first.until(second)
-        if off_s > 1e-3:
-            self.off_core_s.append(off_s)
-        return first.wall_s + off_s
+    def _end(self, end: BorderEnd, begin: BorderBegin) -> float:
+        """When the part before a border has ended."""
+        ended_s = end.until(begin)
+        if ended_s - end.wall_s > 1e-3:
+            self.off_core_s.append(ended_s - end.wall_s)
+        return ended_s
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Methods of brokers call the probes, until the end of the block."""
         begin, append, appended = Broker.begin, PartitionLog.append_checked, PartitionEvents.appended
         taken = ProduceHandler._append
-        advance, moved = Partition.advance_high_watermark, PartitionEvents.high_watermark_moved
+        moved = PartitionEvents.high_watermark_moved
         start, answer = Incarnation.start, Slot.__call__
 
         def begin_(broker: Broker, frame: bytes, respond: Any, client: Any = None) -> Any:
@@ -127,33 +115,26 @@ class Probes:
         def appended_(events: PartitionEvents, partition: Partition) -> None:
             appended(events, partition)
             if self._batch is not None:
-                self._written = (partition.key, ThreadMoment())
+                self._written = partition.key
 
         def taken_(handler: ProduceHandler, *words: Any) -> Any:
             part = taken(handler, *words)
-            batch, written, slot = self._batch, self._written, self._slot
-            if batch is not None and written is not None and slot is not None:
-                key, moment = written
-                now, number = ThreadMoment(), len(self.slots) - 1
-                written_s = self._end(moment, now)
-                self.appended[key].append(AppendedBatch(*batch, written_s, now.wall_s, number, slot.arrived_s))
+            end, begin = BorderEnd(), BorderBegin()
+            batch, key, slot = self._batch, self._written, self._slot
+            if batch is not None and key is not None and slot is not None:
+                number = len(self.slots) - 1
+                one = AppendedBatch(*batch, self._end(end, begin), begin.wall_s, number, slot.arrived_s)
+                self.appended[key].append(one)
                 if self.on_first_append is not None:
                     self.on_first_append()
                     self.on_first_append = None
             self._batch = self._written = None
             return part
 
-        def advance_(partition: Partition, *words: Any) -> bool:
-            found = advance(partition, *words)
-            if found:
-                self._moved[id(partition)] = ThreadMoment()
-            return found
-
         def moved_(events: PartitionEvents, partition: Partition) -> None:
-            moment = self._moved.pop(id(partition), None)
-            if moment is not None and partition.leading is not None:
-                now = ThreadMoment()
-                mark = Watermark(partition.high_watermark, self._end(moment, now), now.wall_s)
+            end, begin = BorderEnd(), BorderBegin()
+            if partition.leading is not None:
+                mark = Watermark(partition.high_watermark, self._end(end, begin), begin.wall_s)
                 self.watermarks[partition.key].append(mark)
             moved(events, partition)
 
@@ -172,7 +153,6 @@ class Probes:
             patch.object(PartitionLog, "append_checked", append_),
             patch.object(PartitionEvents, "appended", appended_),
             patch.object(ProduceHandler, "_append", taken_),
-            patch.object(Partition, "advance_high_watermark", advance_),
             patch.object(PartitionEvents, "high_watermark_moved", moved_),
             patch.object(Incarnation, "start", start_),
             patch.object(Slot, "__call__", answer_),
@@ -239,7 +219,7 @@ def measured(
     """Run the clients by `run`, which returns the rows of the consumer, and return the figures."""
     seen, probes = Observations(each_batch=True), Probes()
     settings = {"offsets.topic.replication.factor": "1", "group.initial.rebalance.delay.ms": "0"}
-    killed: list[int] = []
+    killed_s: list[float] = []
     with (
         uncollected(),
         probes.installed(),
@@ -253,7 +233,7 @@ def measured(
         def kill() -> None:
             leader = kafka.leader(names[0], 0)
             if leader is not None:
-                killed.append(leader)
+                killed_s.append(time.monotonic())
                 proxies.kill(leader)
 
         timer = threading.Timer(arguments.seconds / 2, kill)
@@ -263,10 +243,12 @@ def measured(
             found = run(proxies.bootstrap, seen)
         finally:
             timer.cancel()
-    return _figures(found, seen, probes, workload) | {"leaders killed": len(killed)}
+    return _figures(found, seen, probes, workload, killed_s) | {"leaders killed": len(killed_s)}
 
 
-def _figures(found: Any, seen: Observations, probes: Probes, workload: Workload) -> dict[str, Any]:
+def _figures(
+    found: Any, seen: Observations, probes: Probes, workload: Workload, killed_s: Sequence[float]
+) -> dict[str, Any]:
     rows = found.rows
     places = [(topic, index) for topic, one in topics_of(workload).items() for index in range(one.num_partitions)]
     each = []
@@ -292,6 +274,7 @@ def _figures(found: Any, seen: Observations, probes: Probes, workload: Workload)
         ],
         "records without a stamp": int(missing.sum()),
         "share that adds up within 1%": round(float(parts.adds_up.mean()), 5),
+        "records that do not add up": misses(parts, killed_s),
         "largest error of a sum": round(float(shares.max()), 5) if len(shares) else None,
         "gaps ms p50, p99.9, largest": [round(float(np.quantile(gaps, one)), 4) for one in (0.5, 0.999, 1.0)],
         "worst latency ms": round(float(parts.end_to_end_ms.max()), 1),
@@ -302,6 +285,26 @@ def _figures(found: Any, seen: Observations, probes: Probes, workload: Workload)
         ],
         "compared": compared(probes),
     }
+
+
+MISSES_SHOWN = 10
+
+
+def misses(parts: Parts, killed_s: Sequence[float]) -> list[dict[str, Any]]:
+    """The first records whose parts do not add up: when they were due, in seconds after the first record and after the
+    leader's kill, their latency, how much of it is in no part, and the parts, in ms."""
+    found = []
+    for number in np.flatnonzero(~parts.adds_up)[:MISSES_SHOWN]:
+        due_s, latency_ms, row = parts.due_s[number], parts.end_to_end_ms[number], parts.parts_ms[number]
+        found.append(
+            {
+                "due s": round(float(due_s - parts.due_s[0]), 3),
+                "after the kill s": [round(float(due_s - one), 3) for one in killed_s],
+                "latency, in no part ms": [round(float(one), 4) for one in (latency_ms, latency_ms - row.sum())],
+                "parts ms": [round(float(one), 4) for one in row],
+            }
+        )
+    return found
 
 
 def _rounded(parts: Parts) -> dict[str, dict[str, float]]:

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from controller.chaos.protocol_proxy import Fetched, Requested
+from controller.chaos.protocol_proxy import BorderBegin, BorderEnd, Fetched, Requested
 from controller.cli.main import main
 from controller.labs.latency.parts import Parts, Received
 from controller.labs.latency.stamps import (
@@ -17,7 +17,7 @@ from controller.labs.latency.stamps import (
     parts_of_stamps,
     request_parts_ms,
 )
-from tests.benchmarks.latency_stamps import ThreadMoment
+from tests.benchmarks.latency_stamps import misses
 
 
 def parts(**changed: object) -> Parts:
@@ -62,6 +62,18 @@ def test_a_wrong_join_does_not_add_up() -> None:
     assert not wrong.adds_up[:2].any()
 
 
+def test_records_that_do_not_add_up_are_listed_with_their_time_after_the_kill() -> None:
+    found = misses(parts(), [2.5])
+    assert [(one["due s"], one["after the kill s"]) for one in found] == [
+        (0, [-2]),
+        (0.4, [-1.6]),
+        (3, [1]),
+        (3.4, [1.4]),
+    ]
+    assert found[0]["latency, in no part ms"] == [2_100, 30]
+    assert misses(parts(received=Received(np.array([0]), np.array([0.5]), np.array([9.0]))), []) == []
+
+
 def test_without_followers_the_append_commits() -> None:
     found = parts(watermarks=[Watermark(2, 2.09, 2.09), Watermark(4, 4.09, 4.09)])
     assert (found.parts_ms[:, 2] <= 0.0).all()
@@ -74,17 +86,19 @@ def test_means_of_requests_are_those_of_the_brokers_stages() -> None:
     assert np.isnan(request_parts_ms([])["publish"])
 
 
-def moment(wall_s: float, cpu_s: float) -> ThreadMoment:
-    found = ThreadMoment()
-    found.wall_s, found.cpu_s = wall_s, cpu_s
-    return found
+def border_end_s(wall_s: float, cpu_s: float) -> float:
+    """When a part has ended, from a first stamp at 1 s to a second one after as much wall time and CPU time."""
+    end, begin = BorderEnd(), BorderBegin()
+    end.wall_s, end.cpu_s = 1.0, 0.5
+    begin.wall_s, begin.cpu_s = 1.0 + wall_s, 0.5 + cpu_s
+    return end.until(begin)
 
 
 def test_a_wait_for_the_core_differs_from_work() -> None:
     """Only the time without CPU is a wait; work between two stamps stays in no part."""
-    assert moment(1.0, 0.5).until(moment(1.016, 0.500002)) == pytest.approx(0.015998)
-    assert moment(1.0, 0.5).until(moment(1.016, 0.515)) == pytest.approx(0.001)
-    assert moment(1.0, 0.5).until(moment(1.016, 0.517)) == 0.0
+    assert border_end_s(0.016, 0.000002) == pytest.approx(1.015998)
+    assert border_end_s(0.016, 0.015) == pytest.approx(1.001)
+    assert border_end_s(0.016, 0.017) == 1.0
 
 
 def test_records_keep_their_stamps_through_a_leaders_kill(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,6 +109,6 @@ def test_records_keep_their_stamps_through_a_leaders_kill(capsys: pytest.Capture
     assert figures["records"] == 450
     assert figures["sent, not delivered"][1] == 0
     assert figures["records without a stamp"] == 0
-    assert figures["share that adds up within 1%"] >= 0.95  # a machine that is busy takes the core between two stamps
+    assert figures["share that adds up within 1%"] >= 0.99  # of 450 records: those of one interrupt
     for name in ("publish", "commit"):
         assert figures["compared"][name]["ratio"] == pytest.approx(1.0, abs=0.25), figures["compared"]
