@@ -42,15 +42,17 @@ AT_ONCE = 1_000
 
 
 class _CountingSelector(selectors.DefaultSelector):
-    """`rounds`: how often the loop has looked at its sockets."""
+    """`rounds`: how often the loop has looked at its sockets. `ready`: how many were ready the last time."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.rounds = 0
+        self.rounds = self.ready = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         self.rounds += 1
-        return super().select(timeout)
+        found = super().select(timeout)
+        self.ready = len(found)
+        return found
 
 
 class NetworkThread:
@@ -76,6 +78,11 @@ class NetworkThread:
     def rounds(self) -> int:
         """How often the loop has come round."""
         return self._selector.rounds
+
+    @property
+    def ready(self) -> int:
+        """How many sockets were ready when the loop last came round."""
+        return self._selector.ready
 
     def on_loop(self) -> bool:
         return threading.get_ident() == self.ident
@@ -370,6 +377,13 @@ class LoopScheduler:
         else:
             self._arrived.append(turn)
             self._schedule()
+
+    def give_way(self, turn: Callable[[], None]) -> None:
+        """Call `turn` once: now if nothing else has arrived or waits, otherwise after all of that."""
+        if self._network.ready <= 1 and not (self._waiting or self._arrived or self._working):
+            turn()
+        else:
+            self.wait(turn)
 
     def work(self, steps: Steps, ended: Callable[[], None]) -> RunningSteps:
         """Runs the steps, beginning in a later round. They are closed instead once they are `abandoned`."""

@@ -169,12 +169,12 @@ class ServerConnection:
             return
         self._arriving = True
         if self._is_large:
-            self._server.turns.wait(self._read)  # after those that send little
+            self._server.turns.give_way(self._read)  # to those that send little
         else:
             self._server.turns.arrive(self._read)
         if self._arriving and self._reading:
             self._reading = False
-            self._loop.remove_reader(self._socket)
+            self._loop.remove_reader(self._socket.fileno())
 
     def _read(self) -> None:
         self._arriving = False
@@ -297,9 +297,9 @@ class ServerConnection:
         if wanted is not self._reading:
             self._reading = wanted
             if wanted:
-                self._loop.add_reader(self._socket, self._readable)
+                self._loop.add_reader(self._socket.fileno(), self._readable)
             else:
-                self._loop.remove_reader(self._socket)
+                self._loop.remove_reader(self._socket.fileno())
 
     def _hold(self, size: int) -> None:
         self._held += size
@@ -402,9 +402,9 @@ class ServerConnection:
         if wanted is not self._writing:
             self._writing = wanted
             if wanted:
-                self._loop.add_writer(self._socket, self._writable)
+                self._loop.add_writer(self._socket.fileno(), self._writable)
             else:
-                self._loop.remove_writer(self._socket)
+                self._loop.remove_writer(self._socket.fileno())
 
     def _read_in(self, cold: NotCached) -> Steps:
         """What is to be sent next was evicted from the page cache while the client was slow."""
@@ -458,9 +458,9 @@ class ServerConnection:
             return
         self._closed = self._ending = True
         if self._reading:
-            self._loop.remove_reader(self._socket)
+            self._loop.remove_reader(self._socket.fileno())
         if self._writing:
-            self._loop.remove_writer(self._socket)
+            self._loop.remove_writer(self._socket.fileno())
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self._socket.close()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from itertools import groupby, pairwise
 
 import pytest
@@ -257,3 +258,24 @@ def test_large_requests_that_have_begun_to_arrive_are_read_after_small_ones() ->
             assert read(client) == b"x" * 2 * LARGE_BYTES
             client.close()
     assert serving.echo.received[0] == b"small"
+
+
+def test_giving_way_costs_no_round_when_nothing_else_waits(network: NetworkThread) -> None:
+    turns = LoopScheduler(network, lambda error: None)
+    order: list[str] = []
+    done = threading.Event()
+
+    def turn(name: str) -> Callable[[], None]:
+        return partial(order.append, name)
+
+    def alone_and_then_not() -> None:
+        turns.give_way(turn("alone"))
+        turns.wait(turn("waiting"))
+        turns.give_way(turn("beside"))
+        order.append("later")
+        turns.give_way(done.set)
+
+    network.call(alone_and_then_not)
+    assert done.wait(DEADLINE_S)
+    turns.close()
+    assert order == ["alone", "later", "waiting", "beside"]
