@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import heapq
+import math
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 
 from controller.labs.tiers.caches import BlockCache, PageCache, WritePolicy
 from controller.labs.tiers.devices import HDD_CURVE, MB, DeviceModel, DeviceQueue, hdd_model, ssd_model
+from controller.labs.tiers.fuse import DeviceTask, ThrottledDevice
 
 PIECE = 256 * 1024
 
@@ -32,6 +36,98 @@ def test_a_disks_bandwidth_falls_with_concurrent_readers_as_published(readers: i
 def test_an_ssds_bandwidth_does_not_fall() -> None:
     model = ssd_model(latency_s=0.0)
     assert bandwidth(model, 32) == pytest.approx(bandwidth(model, 1), rel=0.01)
+
+
+class VirtualDevice(ThrottledDevice):
+    """A throttled device in virtual time, behind a throttle like the kernel's: the bytes of each direction may be as
+    many as the bandwidth allows until the end of the slice of 100 ms, beyond that a request waits. `arrive` is called
+    with the time that has come."""
+
+    def __init__(self, model: DeviceModel, oversleeps_s: float = 0.0) -> None:
+        self.now = 0.0
+        self.arrive: Callable[[float], None] = lambda _until: None
+        self._oversleeps_s = oversleeps_s
+        self._moved = Counter[bool]()
+        super().__init__(None, model, 0.1, clock=lambda: self.now, sleep=self.pass_time)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds + self._oversleeps_s
+        self.arrive(self.now)
+
+    def carry_out(self, task: DeviceTask) -> bytes:
+        write = task.data is not None
+        self._moved[write] += task.nbytes
+        self.now = max(self.now, math.ceil(self._moved[write] / self._model.bandwidth * 10 - 1) / 10)
+        self.arrive(self.now)
+        return b""
+
+
+class MixedLoad:
+    """Readers that each have one request outstanding, beside writers of 0.5 MB/s each, for 20 s. Each method returns
+    the MB/s of both."""
+
+    NBYTES, RATE, SECONDS = 131_072, 0.5e6, 20.0
+
+    def __init__(self, readers: int, writers: int) -> None:
+        self.moved = Counter[bool]()
+        self._due = [(0.0, False, reader) for reader in range(readers)] + [
+            (self.NBYTES / self.RATE / writers * at, True, at) for at in range(writers)
+        ]
+        heapq.heapify(self._due)
+
+    def _answered(self, done: float, write: bool, stream: int, begun: float) -> None:
+        self.moved[write] += self.NBYTES
+        heapq.heappush(self._due, (max(done, begun + self.NBYTES / self.RATE) if write else done, write, stream))
+
+    def _rates(self) -> tuple[float, float]:
+        return self.moved[False] / MB / self.SECONDS, self.moved[True] / MB / self.SECONDS
+
+    def of_model(self, model: DeviceModel) -> tuple[float, float]:
+        queue, now = DeviceQueue("disk", model), 0.0
+        while now < self.SECONDS:
+            now, write, stream = heapq.heappop(self._due)
+            self._answered(queue.submit(now, (write, stream), self.NBYTES, write), write, stream, now)
+        return self._rates()
+
+    def of_device(self, device: VirtualDevice) -> tuple[float, float]:
+        waiting = deque[tuple[bool, int, float]]()
+
+        def arrive(until: float) -> None:
+            while self._due and self._due[0][0] <= until:
+                begun, write, stream = heapq.heappop(self._due)
+                waiting.append((write, stream, begun))
+                device.submit(DeviceTask((write, stream), 0, self.NBYTES, b"" if write else None, lambda _: None))
+
+        device.arrive = arrive
+        while device.now < self.SECONDS:
+            if not waiting:
+                device.now = max(device.now, self._due[0][0])
+                arrive(device.now)
+            device.serve_next()
+            self._answered(device.now, *waiting.popleft())
+        return self._rates()
+
+
+@pytest.mark.parametrize("oversleeps_s", [0.0, 0.002])
+@pytest.mark.parametrize(("readers", "writers"), [(1, 0), (1, 1), (1, 3), (2, 4), (0, 6), (4, 6)])
+def test_a_throttled_disk_gives_mixed_readers_and_writers_what_the_model_does(
+    readers: int, writers: int, oversleeps_s: float
+) -> None:
+    model = hdd_model().scaled(1 / 16, 1 / 3)
+    expected = MixedLoad(readers, writers).of_model(model)
+    found = MixedLoad(readers, writers).of_device(VirtualDevice(model, oversleeps_s))
+    assert found == pytest.approx(expected, rel=0.05)
+
+
+def test_a_throttled_disk_that_was_late_makes_up_for_a_twentieth_of_a_second() -> None:
+    """So a process without a core for long is a slower disk, and no burst follows."""
+    device = VirtualDevice(DeviceModel(1e6))
+    device.submit(DeviceTask("a", 0, 100_000, None, lambda _: device.pass_time(1.0)))
+    device.serve_next()
+    assert device.now == pytest.approx(1.1)
+    device.submit(DeviceTask("a", 0, 100_000, None, lambda _: None))
+    device.serve_next()
+    assert device.now == pytest.approx(1.2)
 
 
 def test_requests_wait_for_those_before_them_and_seek_between_streams() -> None:
@@ -108,6 +204,17 @@ def test_with_two_lists_what_was_read_twice_survives_a_scan() -> None:
     assert cached(cache) == [1, 2, 19, 20], "1 was demoted to the inactive list, where 18 is older"
     cache.insert(21, 0.0)
     assert cached(cache) == [2, 19, 20, 21]
+
+
+def test_a_read_that_brings_a_chunk_in_is_its_first() -> None:
+    cache = PageCache(4, lists=2)
+    cache.insert(1, 0.0, read=True)
+    cache.insert(2, 0.0)
+    for chunk in (1, 2):
+        cache.ready_at(chunk)
+    for chunk in (10, 11, 12, 13):
+        cache.insert(chunk, 0.0)
+    assert (1 in cache, 2 in cache) == (True, False)
 
 
 def test_what_is_read_again_soon_after_its_eviction_is_active() -> None:

@@ -17,7 +17,8 @@ class PageCache:
     `lists` is 1 for one LRU list, or 2 for Linux's (mm/swap.c, mm/workingset.c): a chunk enters the inactive list, and
     its second read moves it to the active one, which has at most half of the capacity. Evictions are from the inactive
     list. A chunk that is read again soon after its eviction goes to the active list at once: soon is within as many
-    evictions as the active list is long.
+    evictions as the active list is long. A read that brings the chunk in is its first (`folio_mark_accessed` follows
+    each read); what was written, or was read ahead, has not been read.
     """
 
     def __init__(self, capacity: int, lists: int = 2) -> None:
@@ -53,8 +54,9 @@ class PageCache:
             self._read_once.add(chunk)
         return ready
 
-    def insert(self, chunk: int, ready: float) -> None:
-        """Add a chunk that was written or read, and evict the least recently used ones beyond the capacity."""
+    def insert(self, chunk: int, ready: float, read: bool = False) -> None:
+        """Add a chunk that was written or read ahead, or `read`, and evict the least recently used ones beyond the
+        capacity."""
         evicted_at = self._evictions.pop(chunk, None)
         if chunk in self._active:
             self._active[chunk] = ready
@@ -63,6 +65,8 @@ class PageCache:
         else:
             self._inactive[chunk] = ready
             self._inactive.move_to_end(chunk)
+            if read and self.lists == 2:
+                self._read_once.add(chunk)
         while len(self) > self.capacity:
             victim, _ = (self._inactive or self._active).popitem(last=False)
             self._read_once.discard(victim)

@@ -3,7 +3,8 @@
     python -m controller.labs.tiers.driver < CONFIG
 
 The process is in the memory cgroup that bounds the page cache. CONFIG is a pickled `DriverJob`. It prints a line when
-its threads run, one when the measured time begins, and its latencies as a line of JSON at the end.
+the page cache is filled, and goes on after a line of input; it prints one when its threads run, one when the measured
+time begins, and its latencies as a line of JSON at the end.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import math
 import mmap
 import os
 import pickle
-import random
 import sys
 import threading
 import time
@@ -23,13 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.labs.tiers.placement import SPAN, Devices, TieredStore, jobs, lags_of, phases
+from controller.labs.tiers.placement import SPAN, Devices, TieredStore, drawn, lags_of, phases
 from controller.labs.tiers.workload import DIRTY_SHARE, Architecture, Flush, LabWorkload, LogStorage
 from statemachines.tier_placement import FlushReason
 
 HOST_OPERATIONS = ("writes", "reads", "begun reads", "device reads")
 """In the order of `HostLatency`."""
 PROBE_S = 0.02
+SETTLE_S = 0.3
+"""Until what was asked for in advance is in the page cache."""
 SYNC_ALL = 7
 """sync_file_range: wait for writes under way, write, and wait."""
 
@@ -50,8 +52,8 @@ class LabDriver:
     def __init__(self, job: DriverJob) -> None:
         self.job = job
         self.load = load = job.load
-        self.random = random.Random(job.seed)
-        self.phase = [self.random.random() for _ in range(load.partitions)]
+        self.draws = drawn(load, job.seed)
+        self.phase = self.draws.phase
         self.devices = Devices(load, phases(load, 0))
         self.store = TieredStore(self.devices) if job.architecture.storage is LogStorage.Tiered else None
         self.lock = threading.Lock()
@@ -87,13 +89,26 @@ class LabDriver:
     def now(self) -> float:
         return time.monotonic() - self.start
 
+    def fill_page_cache(self) -> None:
+        """Read what the page cache would hold of the time before the start, oldest first, as the simulation's has it.
+
+        Otherwise all real-time consumers would read the disks in the first seconds, and a disk that is once busy with
+        many streams may stay so.
+        """
+        for chunk in self.devices.past(range(self.load.partitions), self.load.cache_s):
+            partition, number = divmod(chunk, SPAN)
+            path, at = self.place(partition, number - SPAN // 2, self.kind(partition, number - SPAN // 2))
+            file = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(file, at, self.chunk, os.POSIX_FADV_WILLNEED)  # a read would be the first of two
+            os.close(file)
+        time.sleep(SETTLE_S)
+
     # -- producers
 
     def produce(self, partition: int) -> None:
         load, number, files = self.load, 0, LastOpened(os.O_RDWR)
-        flush_chunks = max(1, round(load.flush_records * load.record / load.chunk))
         if self.job.flush is Flush.Count:
-            self.unflushed[partition] = self.random.randrange(flush_chunks)
+            self.unflushed[partition] = self.draws.unflushed[partition]
         while True:
             due = (self.phase[partition] + number) * load.period_s
             self.wait_until(due)
@@ -150,13 +165,12 @@ class LabDriver:
             due += load.period_s
             number += 1
 
-    def lag(self, partition: int, lags: Iterator[float]) -> None:
+    def lag(self, partition: int, lags: Iterator[float], due: float) -> None:
         load = self.load
         files = LastOpened(os.O_RDONLY | (os.O_DIRECT if self.job.architecture.bypass else 0))
         buffer = mmap.mmap(-1, self.chunk)
         with self.lock:
             self.found["cold threads"].append(threading.get_native_id())
-        due = self.random.random() * load.period_s
         while True:
             lag = next(lags)
             number = int((due - lag) / load.period_s - self.phase[partition])
@@ -199,7 +213,7 @@ class LabDriver:
         buffer, number = mmap.mmap(-1, self.chunk), 0
         flags = os.O_RDWR | (os.O_DIRECT if operation == "device reads" else 0)
         file = os.open(f"{self.job.mount}/mem.0.{HOST_OPERATIONS.index(operation)}", flags)
-        due = self.random.random() * PROBE_S
+        due = HOST_OPERATIONS.index(operation) / len(HOST_OPERATIONS) * PROBE_S
         while True:
             self.wait_until(due)
             begun, before = due, self.now()
@@ -224,15 +238,18 @@ class LabDriver:
 
     def run(self) -> None:
         load = self.load
+        self.fill_page_cache()
+        print("prepared", flush=True)
+        sys.stdin.buffer.readline()
         work: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         for partition in range(load.partitions):
             work.append((self.produce, (partition,)))
             if self.job.flush is Flush.Rate:
                 work.append((self.flush, (partition,)))
         lags = lags_of(load, self.job.seed)
-        for job, (partition, lag) in enumerate(jobs(load, self.random)):
+        for job, (partition, lag) in enumerate(self.draws.jobs):
             if lag is None:
-                work += [(self.lag, (partition, lags[job]))] if load.laggards else []
+                work += [(self.lag, (partition, lags[job], self.draws.begin_s[job]))] if load.laggards else []
             elif load.real_time:
                 work.append((self.consume, (partition, lag)))
         if self.store is not None:

@@ -7,7 +7,8 @@ the mount ends with the process. A file is named by where it is: `ssd.P.S`, `hdd
 cache), partition P, segment S; a `mem.P.S` is on no device, and shows what the file system itself takes. Every such
 name exists, with a segment's size; what was not written has any content.
 Its first line of standard input is its configuration. At each further line it prints its counts as a line of JSON and
-counts anew; at the end of the input it ends.
+counts anew; at the end of the input it ends. Until the second line reads are answered at once, without a device, for a
+page cache that is to be filled.
 """
 
 from __future__ import annotations
@@ -80,11 +81,20 @@ def ending_the_process(work: Callable[[], None]) -> None:
 
 
 class ThrottledDevice:
-    """A block device that one thread serves in order. It waits for the seeks and the rest of the transfer: the kernel
-    throttles the bytes by slices of 100 ms, so that a burst of less takes no time there."""
+    """A block device that one thread serves in order, once `start` was called. It waits for the seeks and the rest of
+    the transfer: the kernel throttles the bytes by slices of 100 ms, so that a burst of less takes no time there."""
 
-    def __init__(self, path: str | None, model: DeviceModel, interval_s: float) -> None:
+    def __init__(
+        self,
+        path: str | None,
+        model: DeviceModel,
+        interval_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         """Without a path, what is read is empty and takes no time."""
+        self._clock = clock
+        self._sleep = sleep
         self._file = -1 if path is None else os.open(path, os.O_RDWR | os.O_DIRECT)
         self._size = 0 if path is None else os.lseek(self._file, 0, os.SEEK_END)
         self._buffer = mmap.mmap(-1, 1 << 20)
@@ -97,7 +107,10 @@ class ThrottledDevice:
         self.interval_s = interval_s
         self.writes: Counter[int] = Counter()
         self.read = 0
+
+    def start(self) -> ThrottledDevice:
         threading.Thread(target=ending_the_process, args=(self._serve,), daemon=True).start()
+        return self
 
     def submit(self, task: DeviceTask) -> None:
         with self._lock:
@@ -105,29 +118,33 @@ class ThrottledDevice:
 
     def _serve(self) -> None:
         while True:
-            task, streams = self._tasks.get()
-            service = self._model.service_s(task.nbytes, streams, task.stream == self._last)
-            self._last = task.stream
-            before = time.monotonic()
-            found = self._carry_out(task)
-            self._wait(service - (time.monotonic() - before))
-            with self._lock:
-                self._streams.remove(task.stream)
-            if task.data is not None:
-                self.writes[int(time.monotonic() / self.interval_s)] += task.nbytes
-            else:
-                self.read += task.nbytes
-            task.done(found)
+            self.serve_next()
+
+    def serve_next(self) -> None:
+        """Carry out the next request, in no less time than its service takes."""
+        task, streams = self._tasks.get()
+        service = self._model.service_s(task.nbytes, streams, task.stream == self._last)
+        self._last = task.stream
+        before = self._clock()
+        found = self.carry_out(task)
+        self._wait(service - (self._clock() - before))
+        with self._lock:
+            self._streams.remove(task.stream)
+        if task.data is not None:
+            self.writes[int(self._clock() / self.interval_s)] += task.nbytes
+        else:
+            self.read += task.nbytes
+        task.done(found)
 
     def _wait(self, seconds: float) -> None:
         """Wait; the next waits are shorter by what this one, or the work before it, took too long."""
         self._owed_s = max(self._owed_s + seconds, -MOST_AHEAD_S)
         if self._owed_s > 0.0002:
-            before = time.monotonic()
-            time.sleep(self._owed_s)
-            self._owed_s -= time.monotonic() - before
+            before = self._clock()
+            self._sleep(self._owed_s)
+            self._owed_s -= self._clock() - before
 
-    def _carry_out(self, task: DeviceTask) -> bytes:
+    def carry_out(self, task: DeviceTask) -> bytes:
         if self._file < 0:
             return bytes(task.nbytes)
         nbytes = -(-task.nbytes // PAGE) * PAGE
@@ -148,10 +165,10 @@ class BlockDevices:
         def opened(kind: str) -> list[ThrottledDevice]:
             given = config[f"{kind}_model"]
             model = DeviceModel(**given | {"seeks_s": tuple(map(tuple, given["seeks_s"]))})
-            return [ThrottledDevice(path, model, config["interval_s"]) for path in config[kind]]
+            return [ThrottledDevice(path, model, config["interval_s"]).start() for path in config[kind]]
 
         self.hdds, self.ssds = opened("hdd"), opened("ssd")
-        self.memory = ThrottledDevice(None, DeviceModel(math.inf), config["interval_s"])
+        self.memory = ThrottledDevice(None, DeviceModel(math.inf), config["interval_s"]).start()
         self.chunk: int = config["chunk"]
         self.segment: int = config["segment"]
         self.counts: Counter[str] = Counter()
@@ -159,6 +176,7 @@ class BlockDevices:
         self._to_clean: list[deque[int]] = [deque() for _ in self.hdds]
         self._cleaning = [False] * len(self.hdds)
         self._lock = threading.RLock()
+        self.preparing = True
         if config["policy"] is not None:
             self.cache = BlockCache(config["blocks"], WritePolicy(config["policy"]), config["ways"])
             self.cache.preload(config["held"], config["dirty"])
@@ -166,6 +184,9 @@ class BlockDevices:
     def io(self, name: tuple[str, int, int], at: int, nbytes: int, data: bytes | None, who: int,
            done: Callable[[bytes], None]) -> None:  # fmt: skip
         kind, partition, segment = name
+        if self.preparing:
+            done(bytes(nbytes))
+            return
         place = (partition * 7919 + segment) * self.segment + at
         hdd = self.hdds[partition % len(self.hdds)]
         ssd = self.ssds[partition % len(self.hdds) * len(self.ssds) // len(self.hdds)]
@@ -353,6 +374,7 @@ def main() -> None:
     threading.Thread(target=ending_the_process, args=(serve,), daemon=True).start()
     print("mounted", flush=True)
     for _ in sys.stdin:
+        devices.preparing = False
         print(json.dumps(devices.stats()), flush=True)
     os._exit(0)
 

@@ -130,6 +130,10 @@ class Rig:
             mount = f"/proc/{files.pid}/root{self.folder}/mount"
             job = DriverJob(load, run.architecture, run.flush, seed, mount, str(self.memory))
             driver.stdin.write(pickle.dumps(job))
+            driver.stdin.flush()
+            _line(driver)
+            _ask(files)  # from here on its devices take time
+            driver.stdin.write(b"go\n")
             driver.stdin.close()
             _line(driver)
             self._bound_page_cache()
@@ -153,6 +157,7 @@ class Rig:
                 os.close(file)
 
         with self._file_system(LabRun(ARCHITECTURES[0], Flush.Rate, Case.Lagging), self.load) as files:
+            _ask(files)
             mount = f"/proc/{files.pid}/root{self.folder}/mount"
             begun = time.monotonic()
             end = begun + seconds

@@ -26,18 +26,33 @@ def chunk_of(partition: int, number: int) -> int:
     return partition * SPAN + number
 
 
-def jobs(load: LabWorkload, drawn: Random) -> Iterator[tuple[int, float | None]]:
-    """Yield each job's partition and its lag in seconds, None for a lagging one. Both kinds are spread evenly."""
+@dataclass(frozen=True, slots=True)
+class LabDraws:
+    """What a seed decides before a run begins, the same in a simulation as on devices.
+
+    `phase`: of a period, when a partition's chunks are due. `unflushed`: the chunks that wait for a flush by count.
+    `jobs`: partition and lag in seconds of each job, None for a lagging one; both kinds are spread evenly. `begin_s`:
+    when a lagging job reads first.
+    """
+
+    phase: list[float]
+    unflushed: list[int]
+    jobs: list[tuple[int, float | None]]
+    begin_s: list[float]
+
+
+def drawn(load: LabWorkload, seed: int) -> LabDraws:
+    draws = Random(seed)
     lagging = round(load.jobs * load.lagging)
     mean = load.near_s / math.log(1 / load.lagging)
-    for job in range(load.jobs):
-        if job < lagging:
-            yield job % load.leaders, None
-        else:
-            yield (
-                (job - lagging) % load.leaders,
-                -mean * math.log(1 - drawn.random() * (1 - math.exp(-load.near_s / mean))),
-            )
+    longest = 1 - math.exp(-load.near_s / mean)
+    return LabDraws(
+        [draws.random() for _ in range(load.partitions)],
+        [draws.randrange(load.flush_chunks) for _ in range(load.partitions)],
+        [(job % load.leaders, None) for job in range(lagging)]
+        + [(job % load.leaders, -mean * math.log(1 - draws.random() * longest)) for job in range(load.jobs - lagging)],
+        [draws.random() * load.period_s for _ in range(lagging)],
+    )
 
 
 def lags_of(load: LabWorkload, seed: int) -> list[Iterator[float]]:

@@ -16,7 +16,7 @@ from controller.labs.tiers.placement import (
     LabSegment,
     TieredStore,
     chunk_of,
-    jobs,
+    drawn,
     lags_of,
     phases,
     store_of,
@@ -33,7 +33,8 @@ class LabBroker:
         self.flush = flush
         self.bypass = architecture.bypass
         self.random = random.Random(seed)
-        self.phase = [self.random.random() for _ in range(load.partitions)]
+        self.draws = drawn(load, seed)
+        self.phase = self.draws.phase
         self.lags = lags_of(load, seed)
         self.devices = Devices(load, phases(load, 0))
         for device in (*self.devices.hdds, *self.devices.ssds):
@@ -81,11 +82,11 @@ class LabBroker:
         for partition in range(load.partitions):
             self.at(self.phase[partition] * load.period_s, self._append, partition, 0)
             if self.flush is Flush.Count:
-                self._unflushed[partition] = self.random.randrange(self._flush_chunks())
-        for job, (partition, lag) in enumerate(jobs(load, self.random)):
+                self._unflushed[partition] = self.draws.unflushed[partition]
+        for job, (partition, lag) in enumerate(self.draws.jobs):
             if lag is None:
                 if load.laggards:
-                    self.at(self.random.random() * load.period_s, self._begin_lagging, partition, job)
+                    self.at(self.draws.begin_s[job], self._begin_lagging, partition, job)
             elif load.real_time:
                 reads: list[float] = []
                 self.measured.job_reads.append(reads)
@@ -97,9 +98,6 @@ class LabBroker:
                 self.at(0.0, self._copy, self.store, disk, None, 0)
 
     # -- producers
-
-    def _flush_chunks(self) -> int:
-        return max(1, round(self.load.flush_records * self.load.record / self.load.chunk))
 
     def _append(self, now: float, partition: int, number: int) -> None:
         """Append a chunk of produced records: it waits while too much is dirty, then goes to the page cache."""
@@ -159,7 +157,7 @@ class LabBroker:
             ready = self.store.read(now, partition, SPAN // 2 + number, reader)
             self.measured.chunks[f"{kind} hdd" if self.store.from_hdd > before else f"{kind} ssd"] += 1
             if fill:
-                self.cache.insert(chunk, ready)
+                self.cache.insert(chunk, ready, read=True)
                 self._read_ahead(now, partition, number, reader, kind)
         elif chunk in self._ahead:
             self._ahead.discard(chunk)

@@ -137,6 +137,11 @@ class LabWorkload:
         """Seconds between two chunks of a partition."""
         return self.chunk * self.partitions / self.traffic
 
+    @property
+    def flush_chunks(self) -> int:
+        """Chunks that a flush by count writes."""
+        return max(1, round(self.flush_records * self.record / self.chunk))
+
     def flush_reason(self, flush: Flush, chunks: int) -> FlushReason | None:
         """Return why a partition with so many unflushed chunks is flushed now, None if it is not."""
         size = round(chunks * self.chunk)
