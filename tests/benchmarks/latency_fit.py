@@ -1,9 +1,10 @@
 """`camerlengo lab latency --fit`: fit the model to one half of measured settings, and predict the other half.
 
 The settings run on brokers of this machine. Three values are fitted: a factor of all service times (several processes
-share a core), the time of a message from one process to another, and a factor of p99 (what else has the core in the
-tail). The fit minimises the mean error of the logarithms over a grid. The error of a prediction is its distance from
-the measurement as a share of the measurement.
+share a core), the time of a message from one process to another, and a time added to p99 (what else has the core in
+the tail). Brokers and clients share the cores of this machine. The measured client is librdkafka, which makes a request
+for each batch; the workload names partitions in turn. The fit minimises the mean error of the logarithms over a grid.
+The error of a prediction is its distance from the measurement as a share of the measurement.
 
 Each setting is measured `RUNS` times, all settings in turn, and the medians count. How far a run is from the median of
 the others of its setting is the error that a perfect model has of a single run: "between equal runs" in the figures.
@@ -13,28 +14,33 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from controller.hosts.local_cluster import LocalCluster
 from controller.labs.latency.cluster_model import ClusterShape, ServiceTimes
 from controller.labs.latency.experiments import simulate
 from controller.labs.latency.producer_model import ProducerLoad
-from controller.labs.latency.service_times import MEASURED
+from controller.labs.latency.service_times import LIBRDKAFKA, MEASURED
 from controller.labs.latency.workload import Partitions, ProduceBench, UniformRandomPayload
 from tests.benchmarks.common import progress
 from tests.benchmarks.latency import run_workload
+from tests.benchmarks.latency_worker import GRAIN_S
 
-FACTORS = (0.5, 1.0, 2.0, 4.0)
-ONE_WAY_MS = (0.1, 0.3, 0.6, 1.0, 1.5, 2.5, 4.0)
-TAILS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0)
+FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
+ONE_WAY_MS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.6, 1.0, 1.5, 2.5, 4.0)
+TAILS_MS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 OVERHEAD_BYTES = 4
 RUNS = 3
+LIBRDKAFKA_IN_FLIGHT = 1_000_000
+"""Its default of max.in.flight.requests.per.connection."""
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -46,11 +52,11 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """`tail`: p99 by the model's."""
+    """`tail_ms`: p99 beyond the model's."""
 
     factor: float
     one_way_ms: float
-    tail: float
+    tail_ms: float
 
 
 def settings(count: int, brokers: int, random: Random) -> list[Setting]:
@@ -96,11 +102,21 @@ def scaled(times: ServiceTimes, factor: float) -> ServiceTimes:
 
 
 def predicted(one: Setting, brokers: int, factor: float, one_way_ms: float) -> tuple[float, float]:
-    """p50 and p99 in ms by the model, without the factor of the tail."""
-    times = scaled(MEASURED["camerlengo"], factor)
-    shape = ClusterShape(times, brokers, 1, same_zone_ms=one_way_ms)
-    size = one.value_bytes + OVERHEAD_BYTES
-    load = ProducerLoad(1, one.records_s, size, one.linger_ms, trogdor=False)
+    """p50 and p99 in ms by the model, without the time of the tail."""
+    times = scaled(replace(MEASURED["camerlengo"], **LIBRDKAFKA), factor)
+    cores = os.cpu_count() or 1
+    shape = ClusterShape(times, brokers, 1, same_zone_ms=one_way_ms, cores=cores, one_machine=True)
+    load = ProducerLoad(
+        1,
+        one.records_s,
+        one.value_bytes + OVERHEAD_BYTES,
+        one.linger_ms,
+        in_flight=LIBRDKAFKA_IN_FLIGHT,
+        trogdor=False,
+        in_turn=True,
+        alone=True,
+        late_ms=GRAIN_S * 1e3,
+    )
     counts: dict[str, Any] = {"partitions": one.partitions, "replicas": one.replicas, "consumers": 1}
     outcome = simulate(shape, load, **counts, warm_s=0.2, seconds=0.5, drain_s=0.3)
     return outcome.quantile(0.5), outcome.quantile(0.99)
@@ -114,10 +130,10 @@ def fit(values: Quantiles, table: Mapping[tuple[float, float], Quantiles]) -> Fi
     """`table`: the model's values of the same settings, by factor and one way."""
 
     def error(candidate: Fit) -> float:
-        model = np.array(table[candidate.factor, candidate.one_way_ms]) * (1.0, candidate.tail)
+        model = np.array(table[candidate.factor, candidate.one_way_ms]) + (0.0, candidate.tail_ms)
         return float(np.abs(np.log(model / np.array(values))).mean())
 
-    return min((Fit(*key, tail) for key in table for tail in TAILS), key=error)
+    return min((Fit(*key, tail) for key in table for tail in TAILS_MS), key=error)
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -130,7 +146,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     table = {key: [predicted(one, arguments.brokers, *key) for one in chosen] for key in grid}
     half = len(chosen) // 2
     found = fit(values[:half], {key: those[:half] for key, those in table.items()})
-    model = np.array(table[found.factor, found.one_way_ms]) * (1.0, found.tail)
+    model = np.array(table[found.factor, found.one_way_ms]) + (0.0, found.tail_ms)
     errors = np.abs(model / np.array(values) - 1.0)
     rows = {
         f"{'fitted' if number < half else 'predicted'}, {_words(one)}": {

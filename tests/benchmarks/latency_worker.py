@@ -26,7 +26,8 @@ from tests.benchmarks.latency_beside import RECORD
 
 STAMP = struct.Struct(">qq")
 READY = "assigned"
-_GRAIN_S = 0.0002
+GRAIN_S = 0.0002
+"""How late a record may be sent: sleeping is not exact."""
 _FLUSH_S = 20.0
 
 
@@ -64,7 +65,7 @@ def produce(given: Mapping[str, Any]) -> dict[str, Any]:
         last_due_s = due_s
         while (left_s := start_s + due_s - time.monotonic()) > 0:
             producer.poll(0)
-            time.sleep(min(left_s, _GRAIN_S) if left_s < 2 * _GRAIN_S else left_s - _GRAIN_S)
+            time.sleep(min(left_s, GRAIN_S) if left_s < 2 * GRAIN_S else left_s - GRAIN_S)
         late_s = max(late_s, -left_s)
         topic, partition = targets[sent % len(targets)]
         value = STAMP.pack(int((start_s + due_s) * 1e9), sent) + bodies[sent % len(bodies)]

@@ -39,7 +39,7 @@ def test_the_choice_is_within_a_tenth_of_the_best(seed: int) -> None:
 
 def test_a_fit_finds_what_the_values_came_from() -> None:
     table = {(1.0, 0.1): [(5.0, 8.0), (6.0, 9.0)], (2.0, 0.1): [(10.0, 20.0), (12.0, 22.0)]}
-    assert fit([(10.0, 40.0), (12.0, 44.0)], table) == Fit(2.0, 0.1, 2.0)
+    assert fit([(10.0, 24.0), (12.0, 26.0)], table) == Fit(2.0, 0.1, 4.0)
 
 
 def test_the_command_names_part_change_and_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from controller.labs.latency.cluster_model import ClusterModel, ClusterShape, ServiceTimes, Station, VirtualTime
+from controller.labs.latency.cluster_model import ClusterModel, ClusterShape, Cores, ServiceTimes, Threads, VirtualTime
 from controller.labs.latency.experiments import fixed_load, load_sweep, replication, simulate
 from controller.labs.latency.producer_model import ProducerLoad, ProducerModel
 from controller.labs.latency.service_times import MEASURED, NETWORK_THREADS, THREADS
@@ -19,20 +20,39 @@ FREE = ServiceTimes(*[*[0.0] * 10, 1.0, 0.0, 0.0])
 
 def test_a_queue_waits_as_the_formula_for_one_server_says() -> None:
     """M/M/1: the mean wait is the mean service by busy/idle."""
-    random, station = Random(1), Station(1)
-    now_s, waited_s, number = 0.0, 0.0, 200_000
-    for _ in range(number):
-        now_s += random.expovariate(0.7)
+    random, time = Random(1), VirtualTime()
+    threads = Threads(time, 1)
+    waits: list[float] = []
+    for at_s in np.cumsum([random.expovariate(0.7) for _ in range(100_000)]):
         service_s = random.expovariate(1.0)
-        waited_s += station.submit(now_s, service_s) - service_s - now_s
-    assert waited_s / number == pytest.approx(0.7 / 0.3, rel=0.05)
-    assert station.busy_until(now_s) / now_s == pytest.approx(0.7, rel=0.02)
+        time.at(at_s, _submit, threads, service_s, lambda soonest_s: waits.append(time.now_s - soonest_s), at_s)
+    time.run_until(1e9)
+    assert np.mean(waits) == pytest.approx(0.7 / 0.3, rel=0.05)
+    assert threads.busy_until(at_s) / at_s == pytest.approx(0.7, rel=0.02)
 
 
-def test_several_servers_share_a_queue() -> None:
-    station = Station(2)
-    assert [station.submit(0.0, 1.0) for _ in range(4)] == [1.0, 1.0, 2.0, 2.0]
-    assert station.submit(5.0, 1.0) == 6.0
+def _submit(threads: Threads, service_s: float, call: Callable[[float], None], at_s: float) -> None:
+    threads.submit(service_s, call, at_s + service_s)
+
+
+def test_threads_share_a_queue_and_machines_their_cores() -> None:
+    """Four pieces of work for two threads and one for another: on cores of their own, on two, and on one core."""
+    for cores, ends in (
+        (None, [1.0, 1.0, 1.0, 2.0, 2.0]),
+        (2, [1.0, 1.0, 2.0, 2.0, 3.0]),
+        (1, [1.0, 2.0, 3.0, 4.0, 5.0]),
+    ):
+        assert _ends(cores) == ends
+
+
+def _ends(cores: int | None) -> list[float]:
+    time, found = VirtualTime(), list[float]()
+    shared = None if cores is None else Cores(time, cores)
+    pair, other = Threads(time, 2, shared), Threads(time, 1, shared)
+    for threads in (pair, pair, pair, pair, other):
+        threads.submit(1.0, lambda: found.append(time.now_s))
+    time.run_until(10.0)
+    return found
 
 
 def test_parts_of_a_record_that_nothing_delays_are_the_network() -> None:
@@ -59,6 +79,33 @@ def test_batches_are_full_or_linger_or_flushed() -> None:
     counts = [one.count for one in cluster.delivered]
     assert set(counts) == {31, 100 - 3 * 31}  # bursts of 100 records, flushed
     assert sum(counts) == producer.acknowledged_records == pytest.approx(10_000, abs=100)
+
+
+def test_partitions_that_are_named_in_turn_share_a_request_as_the_client_has_it() -> None:
+    """Bursts of 90 records to 30 partitions of three brokers: Kafka's client makes a request for each broker,
+    librdkafka one for each batch. Bursts begin with a period of the clock."""
+    for alone, requests in ((False, 3), (True, 30)):
+        time = VirtualTime()
+        cluster = ClusterModel(ClusterShape(FREE, brokers=3), time)
+        topic = cluster.add_topic(30, 1, 1)
+        load = ProducerLoad(1, 900.0, in_turn=True, alone=alone, aligned=True, in_flight=100)
+        producer = ProducerModel(cluster, load, topic, 0, Random(1))
+        time.run_until(0.95)
+        assert producer.requests == 10 * requests
+        assert {one.count for one in cluster.delivered} == {3}
+        assert [one.gap_s for one in cluster.delivered] == pytest.approx([30e-6] * len(cluster.delivered))
+        assert max(one.first_s % 0.1 for one in cluster.delivered) < 0.0011
+
+
+def test_each_record_of_a_slow_partition_waits_the_whole_linger() -> None:
+    """Each of 12 partitions that are named in turn gets a record in 20 ms; a sticky producer fills one batch."""
+    p50_ms = {}
+    for in_turn in (True, False):
+        load = ProducerLoad(1, 600.0, linger_ms=15.0, trogdor=False, in_turn=in_turn, alone=True)
+        found = simulate(ClusterShape(FREE, brokers=3, zones=1), load, partitions=12, replicas=1, consumers=1)
+        p50_ms[in_turn] = np.median(found.latency_ms[:, 0])
+    assert p50_ms[True] == pytest.approx(15.0, abs=0.01)
+    assert p50_ms[False] < 8.0
 
 
 def test_a_producer_stops_at_its_limits_in_flight() -> None:

@@ -1,10 +1,11 @@
 """A queueing model of brokers, replication and consumers in virtual time: where records wait, and for how long.
 
-A broker's handlers are one queue with `threads` servers. Service times are measured (`ServiceTimes`). That of a request
-is known when it arrives, so a request is two events: its arrival and the end of its service. Followers and consumers
-fetch as Kafka's do: one fetch is outstanding, in a session of all partitions that they read from a broker; a fetch that
-finds nothing waits; the next fetch of a follower says what it has. Records exist as batches. The latencies of the
-records within one are computed from the times at which they were sent. Nothing fails here.
+A broker's handlers are one queue with `threads` servers. Service times are measured (`ServiceTimes`). A thread works
+on a core; with `cores` those of a machine are shared by all of its threads: work runs to its end, and waits for a core
+in the order of its coming. Followers and consumers fetch as Kafka's do: one fetch is outstanding, in a session of all
+partitions that they read from a broker; a fetch that finds nothing waits; the next fetch of a follower says what it
+has. Records exist as batches. The latencies of the records within one are computed from the times at which they were
+sent. Nothing fails here.
 
 With `network_threads` a broker is as Kafka's SocketServer: a connection belongs to one network thread, which reads its
 requests and sends its responses from its response queue. While a request of a connection is not answered the connection
@@ -29,7 +30,9 @@ class ServiceTimes(msgspec.Struct, frozen=True):
     for each partition of its session, for each that has records, for each byte. `follow`: what a follower does with a
     response and for its next fetch. `send_us`: of a producer's application for a record; `sender_us`: of its sender
     thread for a request. `poll_us`: of a consumer for a record. `network_us`, `network_byte_us`: of a broker's network
-    thread for a request and its response, and for each byte of either."""
+    thread for a request and its response, and for each byte of either; `tls_network_us`, `tls_network_byte_us`: the
+    same for a connection with TLS. `pack_byte_us`: of an application for each byte that its producer compresses.
+    `unpack_byte_us`: of a leader that validates a compressed batch, for each byte of its records."""
 
     produce_us: float
     produce_partition_us: float
@@ -46,14 +49,21 @@ class ServiceTimes(msgspec.Struct, frozen=True):
     poll_us: float
     network_us: float = 0.0
     network_byte_us: float = 0.0
+    tls_network_us: float = 0.0
+    tls_network_byte_us: float = 0.0
+    pack_byte_us: float = 0.0
+    unpack_byte_us: float = 0.0
 
-    def network_s(self, size_bytes: int) -> float:
+    def network_s(self, size_bytes: int, *, tls: bool = False) -> float:
         """Of a request or of a response: each is taken for half of what both cost."""
+        if tls:
+            return (self.tls_network_us / 2 + self.tls_network_byte_us * size_bytes) / 1e6
         return (self.network_us / 2 + self.network_byte_us * size_bytes) / 1e6
 
-    def produce_s(self, partitions: int, size_bytes: int) -> float:
-        work_us = self.produce_us + self.produce_partition_us * partitions + self.produce_byte_us * size_bytes
-        return work_us / 1e6
+    def produce_s(self, partitions: int, size_bytes: int, packed_bytes: int) -> float:
+        """`packed_bytes`: of the records of compressed batches."""
+        bytes_us = self.produce_byte_us * size_bytes + self.unpack_byte_us * packed_bytes
+        return (self.produce_us + self.produce_partition_us * partitions + bytes_us) / 1e6
 
     def fetch_s(self, session: int, partitions: int, size_bytes: int) -> float:
         found_us = self.fetch_partition_us * partitions + self.fetch_byte_us * size_bytes
@@ -65,7 +75,9 @@ class ServiceTimes(msgspec.Struct, frozen=True):
 
 class ClusterShape(msgspec.Struct, frozen=True):
     """`same_zone_ms` and `between_zones_ms`: one way. `network_bytes_s`: what a broker sends in a second.
-    `network_threads`: 0 if the handlers read and send."""
+    `network_threads`: 0 if the handlers read and send. `cores`: of each machine; 0 if each thread has its own.
+    `agents`: machines with clients. `one_machine`: all brokers and clients share its cores. `tls`: of the clients'
+    connections; brokers replicate without."""
 
     times: ServiceTimes
     brokers: int = 9
@@ -76,6 +88,10 @@ class ClusterShape(msgspec.Struct, frozen=True):
     between_zones_ms: float = 0.35
     network_bytes_s: float = 1.25e9
     network_threads: int = 0
+    cores: int = 0
+    agents: int = 9
+    one_machine: bool = False
+    tls: bool = False
 
 
 class VirtualTime:
@@ -104,23 +120,16 @@ class VirtualTime:
 
 
 class Station:
-    """A queue, first come first served, with some servers. `busy_s`: service given."""
+    """A queue, first come first served, with some servers that share nothing."""
 
-    __slots__ = ("_free_s", "busy_s")
+    __slots__ = ("_free_s",)
 
     def __init__(self, servers: int) -> None:
         self._free_s = [0.0] * servers
-        self.busy_s = 0.0
-
-    def busy_until(self, now_s: float) -> float:
-        """Service given until now, of one server on average."""
-        waiting_s = sum(max(free_s - now_s, 0.0) for free_s in self._free_s)
-        return (self.busy_s - waiting_s) / len(self._free_s)
 
     def submit(self, now_s: float, service_s: float) -> float:
         """Return when the service ends."""
         free_s = self._free_s
-        self.busy_s += service_s
         if len(free_s) == 1:
             end_s = free_s[0] = max(now_s, free_s[0]) + service_s
             return end_s
@@ -129,13 +138,108 @@ class Station:
         return end_s
 
 
+Work = tuple["Threads", float, Callable[[], None] | None, Callable[..., None], tuple[Any, ...]]
+"""Threads, service, what is called at its begin and at its end, and words for the latter."""
+
+
+class Cores:
+    """Cores that threads share: work waits for one in the order of its coming, and runs to its end. `busy_s`: work
+    done."""
+
+    __slots__ = ("_free", "_time", "_waiting", "busy_s", "count")
+
+    def __init__(self, time: VirtualTime, count: int) -> None:
+        self._time = time
+        self._free = self.count = count
+        self._waiting: deque[Work] = deque()
+        self.busy_s = 0.0
+
+    def run(self, work: Work) -> None:
+        if self._free:
+            self._free -= 1
+            self._begin(work)
+        else:
+            self._waiting.append(work)
+
+    def _begin(self, work: Work) -> None:
+        if work[2] is not None:
+            work[2]()
+        self._time.at(self._time.now_s + work[1], self._ended, work)
+
+    def _ended(self, work: Work) -> None:
+        threads, service_s, _, call, words = work
+        self.busy_s += service_s
+        if self._waiting:
+            self._begin(self._waiting.popleft())
+        else:
+            self._free += 1
+        threads.ended()
+        call(*words)
+
+
+class Threads:
+    """A queue, first come first served, of some threads. `occupied_s`: time in which threads had work, with what they
+    waited for a core."""
+
+    __slots__ = ("_cores", "_idle", "_queue", "_since_s", "_time", "count", "occupied_s")
+
+    def __init__(self, time: VirtualTime, count: int, cores: Cores | None = None) -> None:
+        self._time = time
+        self._cores = cores
+        self._idle = self.count = count
+        self._queue: deque[Work] = deque()
+        self._since_s = 0.0
+        self.occupied_s = 0.0
+
+    def busy_until(self, now_s: float) -> float:
+        """Time that one thread had work until now, on average."""
+        self._account(now_s)
+        return self.occupied_s / self.count
+
+    def _account(self, now_s: float) -> None:
+        self.occupied_s += (self.count - self._idle) * (now_s - self._since_s)
+        self._since_s = now_s
+
+    def submit(
+        self, service_s: float, call: Callable[..., None], *words: Any, begun: Callable[[], None] | None = None
+    ) -> None:
+        """`call` at the end of the service, `begun` at its begin."""
+        work = (self, service_s, begun, call, words)
+        if self._idle:
+            self._account(self._time.now_s)
+            self._idle -= 1
+            self._begin(work)
+        else:
+            self._queue.append(work)
+
+    def _begin(self, work: Work) -> None:
+        if self._cores is not None:
+            self._cores.run(work)
+            return
+        if work[2] is not None:
+            work[2]()
+        self._time.at(self._time.now_s + work[1], self._alone_ended, work)
+
+    def _alone_ended(self, work: Work) -> None:
+        self.ended()
+        work[3](*work[4])
+
+    def ended(self) -> None:
+        """A thread is free for the next work."""
+        if self._queue:
+            self._begin(self._queue.popleft())
+        else:
+            self._account(self._time.now_s)
+            self._idle += 1
+
+
 class ConnectionModel:
     """A connection to a broker: its network thread, if there is one, and the requests that are not read as it is
     muted."""
 
     __slots__ = ("muted", "network", "unread")
 
-    def __init__(self, network: Station | None) -> None:
+    def __init__(self, network: Threads | None) -> None:
         self.network = network
         self.muted = False
         self.unread: deque[ProduceModel] = deque()
@@ -144,27 +248,29 @@ class ConnectionModel:
 class BrokerModel:
     __slots__ = (
         "connections",
+        "cores",
+        "handlers",
         "network",
         "number",
         "produces",
         "received_bytes",
         "sent_bytes",
-        "station",
         "waited_s",
         "wire",
         "zone",
     )
 
-    def __init__(self, number: int, shape: ClusterShape) -> None:
+    def __init__(self, number: int, shape: ClusterShape, time: VirtualTime, cores: Cores | None) -> None:
         self.number = number
         self.zone = number % shape.zones
-        self.station = Station(shape.threads)
+        self.cores = cores
+        self.handlers = Threads(time, shape.threads, cores)
         self.wire = Station(1)
-        self.network = [Station(1) for _ in range(shape.network_threads)]
+        self.network = [Threads(time, 1, cores) for _ in range(shape.network_threads)]
         self.connections: dict[object, ConnectionModel] = {}
         self.produces = 0
         self.waited_s = 0.0
-        """Of all produce requests, in the queue."""
+        """Of all produce requests, for a handler and a core."""
         self.received_bytes = 0
         """To its logs: from producers and from leaders."""
         self.sent_bytes = 0
@@ -180,7 +286,8 @@ class BrokerModel:
 
 
 class BatchModel:
-    """`count` records, the first sent at `first_s`, each of the others `gap_s` after the one before."""
+    """`count` records, the first sent at `first_s`, each of the others `gap_s` after the one before. `ready_s`: when it
+    has lingered."""
 
     __slots__ = (
         "appended_s",
@@ -191,6 +298,7 @@ class BatchModel:
         "first_s",
         "gap_s",
         "partition",
+        "ready_s",
         "request",
         "requested_s",
         "size_bytes",
@@ -201,19 +309,22 @@ class BatchModel:
         self.first_s = first_s
         self.gap_s = gap_s
         self.count = self.size_bytes = self.end = self.bytes_end = 0
-        self.requested_s = self.appended_s = self.committed_s = 0.0
+        self.ready_s = self.requested_s = self.appended_s = self.committed_s = 0.0
         self.request: ProduceModel | None = None
 
 
 class ProduceModel:
     """A produce request. `unsettled`: batches that the acknowledgement waits for."""
 
-    __slots__ = ("batches", "broker", "producer", "size_bytes", "unsettled")
+    __slots__ = ("batches", "broker", "packed_bytes", "producer", "size_bytes", "unsettled")
 
-    def __init__(self, producer: Acknowledged, broker: BrokerModel, batches: list[BatchModel]) -> None:
+    def __init__(
+        self, producer: Acknowledged, broker: BrokerModel, batches: list[BatchModel], packed_bytes: int = 0
+    ) -> None:
         self.producer = producer
         self.broker = broker
         self.batches = batches
+        self.packed_bytes = packed_bytes
         self.size_bytes = sum(batch.size_bytes for batch in batches)
         self.unsettled = len(batches)
 
@@ -253,11 +364,11 @@ class PartitionModel:
 class FetchModel:
     """A follower's or a consumer's fetches from one leader: one is outstanding. `at_s`: when the latest one came."""
 
-    __slots__ = ("acked", "asked_s", "fresh", "is_follower", "leader", "one_way_s", "read_bytes", "session", "station")
+    __slots__ = ("acked", "asked_s", "fresh", "is_follower", "leader", "one_way_s", "read_bytes", "session", "thread")
 
-    def __init__(self, leader: BrokerModel, station: Station, one_way_s: float, *, is_follower: bool) -> None:
+    def __init__(self, leader: BrokerModel, thread: Threads, one_way_s: float, *, is_follower: bool) -> None:
         self.leader = leader
-        self.station = station
+        self.thread = thread
         self.one_way_s = one_way_s
         self.is_follower = is_follower
         self.session = 0
@@ -290,15 +401,27 @@ class ClusterModel:
     def __init__(self, shape: ClusterShape, time: VirtualTime) -> None:
         self.shape = shape
         self.time = time
-        self.brokers = [BrokerModel(number, shape) for number in range(shape.brokers)]
+        self._shared = Cores(time, shape.cores) if shape.one_machine else None
+        self.brokers = [BrokerModel(number, shape, time, self.new_cores()) for number in range(shape.brokers)]
+        self._agents = [self.new_cores() for _ in range(shape.agents)]
         self.partitions: list[PartitionModel] = []
         self.delivered: list[Delivered] = []
         self.fetches = 0
         self.slow_polls = (0.0, 0.0, 0.0)
         """From when to when the application of every consumer takes how many us for a record."""
         self._readers: dict[tuple[str, int, int, int], FetchModel] = {}
-        self._stations: dict[int, Station] = {}
+        self._consumers: dict[int, Threads] = {}
         self._owners: dict[FetchModel, BrokerModel] = {}
+
+    def new_cores(self) -> Cores | None:
+        """Those of one more machine."""
+        if self._shared is not None:
+            return self._shared
+        return Cores(self.time, self.shape.cores) if self.shape.cores else None
+
+    def client_thread(self, number: int) -> Threads:
+        """A thread of a client, on the machine of the agents whose turn it is."""
+        return Threads(self.time, 1, self._agents[number % len(self._agents)])
 
     def one_way_s(self, zone: int, other: int) -> float:
         shape = self.shape
@@ -330,7 +453,8 @@ class ClusterModel:
         reader = self._readers.get(key)
         if reader is None:
             one_way_s = self.one_way_s(partition.leader.zone, follower.zone)
-            thread = Station(1) if self.shape.network_threads else follower.station
+            own = self.shape.network_threads
+            thread = Threads(self.time, 1, follower.cores) if own else follower.handlers
             reader = self._readers[key] = FetchModel(partition.leader, thread, one_way_s, is_follower=True)
             self._owners[reader] = follower
             self.time.at(one_way_s, self._fetch_came, reader)
@@ -344,9 +468,11 @@ class ClusterModel:
         key = ("consumer", partition.leader.number, number, 0)
         reader = self._readers.get(key)
         if reader is None:
-            station = self._stations.setdefault(number, Station(1))
+            thread = self._consumers.get(number)
+            if thread is None:
+                thread = self._consumers[number] = self.client_thread(number)
             one_way_s = self.one_way_s(partition.leader.zone, number % self.shape.zones)
-            reader = self._readers[key] = FetchModel(partition.leader, station, one_way_s, is_follower=False)
+            reader = self._readers[key] = FetchModel(partition.leader, thread, one_way_s, is_follower=False)
             self.time.at(one_way_s, self._fetch_came, reader)
         reader.session += 1
         partition.consumer = reader
@@ -367,21 +493,19 @@ class ClusterModel:
         else:
             self._read_request(connection, connection.network, request)
 
-    def _read_request(self, connection: ConnectionModel, network: Station, request: ProduceModel) -> None:
+    def _read_request(self, connection: ConnectionModel, network: Threads, request: ProduceModel) -> None:
         connection.muted = True
-        read_s = network.submit(self.time.now_s, self.shape.times.network_s(request.size_bytes))
-        self.time.at(read_s, self._produce_arrived, request)
+        read_s = self.shape.times.network_s(request.size_bytes, tls=self.shape.tls)
+        network.submit(read_s, self._produce_arrived, request)
 
     def _produce_arrived(self, request: ProduceModel) -> None:
-        service_s = self.shape.times.produce_s(len(request.batches), request.size_bytes)
-        broker = request.broker
-        broker.produces += 1
-        end_s = broker.station.submit(self.time.now_s, service_s)
-        broker.waited_s += end_s - service_s - self.time.now_s
-        self.time.at(end_s, self._appended, request)
+        service_s = self.shape.times.produce_s(len(request.batches), request.size_bytes, request.packed_bytes)
+        request.broker.produces += 1
+        request.broker.handlers.submit(service_s, self._appended, request, self.time.now_s + service_s)
 
-    def _appended(self, request: ProduceModel) -> None:
+    def _appended(self, request: ProduceModel, soonest_s: float) -> None:
         now_s = self.time.now_s
+        request.broker.waited_s += now_s - soonest_s
         request.broker.received_bytes += request.size_bytes
         for batch in request.batches:
             partition = batch.partition
@@ -403,7 +527,7 @@ class ClusterModel:
         if network is None:
             self._sent(request)
         else:
-            self.time.at(network.submit(self.time.now_s, self.shape.times.network_s(0)), self._sent, request)
+            network.submit(self.shape.times.network_s(0, tls=self.shape.tls), self._sent, request)
 
     def _sent(self, request: ProduceModel) -> None:
         connection = request.broker.connection(request.producer)
@@ -444,22 +568,23 @@ class ClusterModel:
         if network is None:
             self._fetch_arrived(reader)
         else:
-            self.time.at(network.submit(self.time.now_s, self.shape.times.network_s(0)), self._fetch_arrived, reader)
+            network.submit(self._network_s(reader, 0), self._fetch_arrived, reader)
+
+    def _network_s(self, reader: FetchModel, size_bytes: int) -> float:
+        return self.shape.times.network_s(size_bytes, tls=self.shape.tls and not reader.is_follower)
 
     def _fetch_arrived(self, reader: FetchModel) -> None:
         self.fetches += 1
         reader.asked_s = -1.0
         fresh = len(reader.fresh)
         service_s = self.shape.times.fetch_s(reader.session, fresh, self._unread_bytes(reader) if fresh else 0)
-        end_s = reader.leader.station.submit(self.time.now_s, service_s)
-        self.time.at(end_s, self._read, reader, self.time.now_s)
+        reader.leader.handlers.submit(service_s, self._read, reader, self.time.now_s)
 
     def _serve(self, reader: FetchModel) -> None:
         """A fetch that waited reads its partitions again."""
         asked_s, reader.asked_s = reader.asked_s, -1.0
         service_s = self.shape.times.fetch_s(reader.session, len(reader.fresh), self._unread_bytes(reader))
-        end_s = reader.leader.station.submit(self.time.now_s, service_s)
-        self.time.at(end_s, self._read, reader, asked_s)
+        reader.leader.handlers.submit(service_s, self._read, reader, asked_s)
 
     def _unread_bytes(self, reader: FetchModel) -> int:
         read = reader.read_bytes
@@ -480,10 +605,16 @@ class ClusterModel:
         leader = reader.leader
         leader.sent_bytes += size_bytes
         network = leader.connection(reader).network
-        written_s = self.time.now_s
-        if network is not None:
-            written_s = network.submit(written_s, self.shape.times.network_s(size_bytes))
-        sent_s = leader.wire.submit(written_s, size_bytes / self.shape.network_bytes_s)
+        if network is None:
+            self._written(reader, found, size_bytes, asked_s)
+        else:
+            service_s = self._network_s(reader, size_bytes)
+            network.submit(service_s, self._written, reader, found, size_bytes, asked_s)
+
+    def _written(
+        self, reader: FetchModel, found: list[tuple[PartitionModel, int]], size_bytes: int, asked_s: float
+    ) -> None:
+        sent_s = reader.leader.wire.submit(self.time.now_s, size_bytes / self.shape.network_bytes_s)
         self.time.at(sent_s + reader.one_way_s, self._response_arrived, reader, found, size_bytes, asked_s)
 
     def _taken(self, reader: FetchModel) -> tuple[list[tuple[PartitionModel, int]], int]:
@@ -517,8 +648,7 @@ class ClusterModel:
         now_s = self.time.now_s
         if reader.is_follower:
             self._owners[reader].received_bytes += size_bytes
-            end_s = reader.station.submit(now_s, self.shape.times.follow_s(len(found), size_bytes))
-            self.time.at(end_s, self._followed, reader, found)
+            reader.thread.submit(self.shape.times.follow_s(len(found), size_bytes), self._followed, reader, found)
             return
         batches = []
         for partition, offset in found:
@@ -528,7 +658,12 @@ class ClusterModel:
         records = sum(batch.count for batch in batches)
         slow_from_s, slow_to_s, slow_us = self.slow_polls
         poll_us = slow_us if slow_from_s <= now_s < slow_to_s else self.shape.times.poll_us
-        end_s = reader.station.submit(now_s, records * poll_us / 1e6)
+        reader.thread.submit(records * poll_us / 1e6, self._polled, batches, asked_s)
+        # A consumer fetches what comes next while its application takes what came.
+        self.time.at(now_s + reader.one_way_s, self._fetch_came, reader)
+
+    def _polled(self, batches: list[BatchModel], asked_s: float) -> None:
+        now_s = self.time.now_s
         for batch in batches:
             self.delivered.append(
                 Delivered(
@@ -540,11 +675,9 @@ class ClusterModel:
                     batch.appended_s,
                     batch.committed_s,
                     max(batch.committed_s, asked_s),
-                    end_s,
+                    now_s,
                 )
             )
-        # A consumer fetches what comes next while its application takes what came.
-        self.time.at(now_s + reader.one_way_s, self._fetch_came, reader)
 
     def _followed(self, reader: FetchModel, found: list[tuple[PartitionModel, int]]) -> None:
         reader.acked = found

@@ -96,7 +96,7 @@ def simulate(
     before = _counts(cluster, producers)
     events += time.run_until(warm_s + seconds)
     produces, records, received, sent, waited = (np.array(_counts(cluster, producers)) - np.array(before)) / seconds
-    busy = max(broker.station.busy_until(time.now_s) for broker in cluster.brokers) / time.now_s
+    busy = max(broker.handlers.busy_until(time.now_s) for broker in cluster.brokers) / time.now_s
     events += time.run_until(warm_s + seconds + drain_s)  # what was sent in time arrives
     main, beside = (
         latencies_ms(cluster.delivered, bystander=one, from_s=warm_s, to_s=warm_s + seconds) for one in (False, True)

@@ -1,10 +1,14 @@
-"""A producer as Kafka's client is: records fill batches of a sticky partition, a sender thread makes requests of them.
+"""A producer in virtual time: records fill batches of partitions, a sender thread makes requests of them.
 
 The application sends records at regular gaps, or as Trogdor does: what a period of 100 ms allows one after the other,
-then it flushes and waits for the next period. A batch goes when it is full, after `linger_ms`, or on a flush. At most
-`in_flight` requests to a broker are unanswered. The sender takes time for each request, during which batches fill
+then it flushes and waits for the next period. A batch is ready when it is full, after `linger_ms`, or on a flush. At
+most `in_flight` requests to a broker are unanswered. The sender takes time for each request, during which batches fill
 further. Records are not events: those that were sent since the last look are put into batches by arithmetic.
-Source: RecordAccumulator, Sender and UniformStickyPartitioner of Kafka 2.8.
+
+Partitions are named in turn, as Trogdor's ProduceBench does by default, or sticky, as Kafka's default partitioner has
+it. Kafka's client sends with a ready batch whatever else it has for partitions of the same broker; librdkafka makes a
+request for each batch. Source: RecordAccumulator, Sender and UniformStickyPartitioner of Kafka 2.8, ProduceBenchWorker
+and Throttle of its Trogdor, rd_kafka_producer_serve_toppar of librdkafka.
 """
 
 from __future__ import annotations
@@ -21,10 +25,17 @@ BATCH_OVERHEAD_BYTES = 61
 RECORD_OVERHEAD_BYTES = 9
 """Of a record of the load: length, attributes, deltas of timestamp and offset, lengths of key and value."""
 REQUEST_BYTES_MAX = 1024 * 1024
+WAKE_S = 0.001
+"""How late at most an application wakes for Trogdor's next period: Throttle waits for whole ms."""
+_EVER = 2**62
 
 
 class ProducerLoad(msgspec.Struct, frozen=True):
-    """`records_s` of each producer; 0: as fast as it can. `compression`: bytes on the wire by bytes of records."""
+    """`records_s` of each producer; 0: as fast as it can. `compression`: bytes on the wire by bytes of records.
+    `aligned`: periods begin with those of the clock, for all producers at once, as Trogdor's Throttle has it.
+    `in_turn`: each record goes to the next partition; otherwise batches do. `alone`: a request has one batch.
+    `late_ms`: how late at most the application sends a record; it decides whether one that is due just when a batch has
+    lingered gets into it."""
 
     producers: int
     records_s: float
@@ -36,6 +47,10 @@ class ProducerLoad(msgspec.Struct, frozen=True):
     trogdor: bool = True
     buffer_bytes: int = 32 * 1024 * 1024
     compression: float = 1.0
+    aligned: bool = False
+    in_turn: bool = False
+    alone: bool = False
+    late_ms: float = 0.0
 
     @property
     def records_a_batch(self) -> int:
@@ -45,9 +60,26 @@ class ProducerLoad(msgspec.Struct, frozen=True):
     def size_bytes(self, records: int) -> int:
         return BATCH_OVERHEAD_BYTES + int(records * (self.record_bytes + RECORD_OVERHEAD_BYTES) * self.compression)
 
+    def packed_bytes(self, records: int) -> int:
+        """Of the records of compressed batches; 0 without compression."""
+        return records * (self.record_bytes + RECORD_OVERHEAD_BYTES) if self.compression < 1.0 else 0
+
+    @property
+    def burst(self) -> int:
+        """Records that are sent before a flush."""
+        return max(int(self.records_s * PERIOD_S), 1) if self.trogdor and self.records_s else _EVER
+
+    @property
+    def period_s(self) -> float:
+        """From a burst to the next."""
+        if self.burst == _EVER:
+            return float("inf")
+        exact_s = self.burst / self.records_s
+        return max(round(exact_s / PERIOD_S), 1) * PERIOD_S if self.aligned else exact_s
+
 
 class ProducerModel:
-    """Begins at `phase_s`."""
+    """Begins within the first period."""
 
     def __init__(
         self, cluster: ClusterModel, load: ProducerLoad, partitions: list[PartitionModel], number: int, random: Random
@@ -62,78 +94,121 @@ class ProducerModel:
         self._queues: dict[BrokerModel, dict[PartitionModel, deque[BatchModel]]] = {}
         self._in_flight: dict[BrokerModel, int] = {}
         self._full = load.records_a_batch
-        self._open: BatchModel | None = None
-        self._sticky = random.choice(partitions)
+        self._linger_s = load.linger_ms / 1_000.0
+        self._open: dict[PartitionModel, BatchModel] = {}
+        self._next = int(random.random() * len(partitions))
         self._unanswered = 0
         self._buffered = 0  # records that are not acknowledged
         self._buffer_records = load.buffer_bytes // (load.record_bytes + RECORD_OVERHEAD_BYTES)
-        self._sender_free_s = 0.0
         self._wake_s = float("inf")
         self.requests = 0
         self.acknowledged_records = 0
         times = cluster.shape.times
-        send_s = times.send_us / 1e6
+        send_us = times.send_us
+        if load.compression < 1.0:
+            send_us += times.pack_byte_us * (load.record_bytes + RECORD_OVERHEAD_BYTES)
         self._sender_s = times.sender_us / 1e6
-        if load.trogdor and load.records_s:
-            self._burst = max(int(load.records_s * PERIOD_S), 1)
-            self._period_s = self._burst / load.records_s
-            self._gap_s = min(send_s, self._period_s / self._burst)
+        self._application = cluster.client_thread(number)
+        self._sender = cluster.client_thread(number)
+        self._dispatching = 0
+        self._burst = load.burst
+        self._period_s = load.period_s
+        if self._burst < _EVER:
+            self._gap_s = min(send_us / 1e6, self._period_s / self._burst)
         else:
-            self._burst = 2**62
-            self._period_s = float("inf")
-            self._gap_s = max(send_s, 1.0 / load.records_s if load.records_s else 0.0)
-        phase_s = random.random() * min(self._period_s, PERIOD_S)
-        self._burst_s = phase_s  # when its first record is sent, were none of it held up
+            self._gap_s = max(send_us / 1e6, 1.0 / load.records_s if load.records_s else 0.0)
+        self._step_s = self._gap_s * (len(partitions) if load.in_turn else 1)
+        """From a record of a batch to the next one."""
+        self._due_s = 0.0 if load.aligned else random.random() * min(self._period_s, PERIOD_S)
+        self._burst_s = float("inf")  # when its first record is sent, were none of it held up
         self._sent = 0  # records of the burst
-        self._time.at(phase_s, self._begin)
-
-    def _begin(self) -> None:
-        self._look_at(self._time.now_s)
+        self._time.at(self._due_s, self._begin)
 
     # -- the application
+
+    def _begin(self) -> None:
+        """A burst is due, or the only one without an end."""
+        late_s = self._random.random() * WAKE_S if self._load.aligned else 0.0
+        self._time.at(self._time.now_s + late_s, self._woken)
+
+    def _woken(self) -> None:
+        if self._burst == _EVER:
+            self._sends()
+        else:
+            self._application.submit(self._burst * self._gap_s, _nothing, begun=self._sends)
+
+    def _sends(self) -> None:
+        self._burst_s = self._time.now_s
+        self._look_at(self._time.now_s)
 
     def _next_burst(self) -> None:
         """The flush is over: go on in the next period that has not begun."""
         now_s = self._time.now_s
-        periods = max(int((now_s - self._burst_s) / self._period_s) + 1, 1)
-        self._burst_s += periods * self._period_s
+        self._due_s += max(int((now_s - self._due_s) / self._period_s) + 1, 1) * self._period_s
+        self._burst_s = float("inf")
         self._sent = 0
-        self._look_at(self._burst_s)
+        self._time.at(self._due_s, self._begin)
 
     def _send_until(self, now_s: float) -> None:
         """Put the records that were sent until now into batches."""
-        due = min(int((now_s - self._burst_s) / self._gap_s + 1e-9) + 1, self._burst) if now_s >= self._burst_s else 0
-        while self._sent < due:
-            if self._buffered >= self._buffer_records:  # send() blocks: what follows is later
-                self._burst_s = now_s - (self._sent - 1) * self._gap_s
-                return
-            batch = self._open
-            if batch is None:
-                self._open = batch = self._new_batch(self._burst_s + self._sent * self._gap_s)
-            taken = min(due - self._sent, self._full - batch.count, self._buffer_records - self._buffered)
-            batch.count += taken
-            self._sent += taken
-            self._buffered += taken
-            if batch.count >= self._full:
-                self._open = None
+        if now_s < self._burst_s:
+            return
+        due = min(int((now_s - self._burst_s) / self._gap_s + 1e-9) + 1, self._burst)
+        count = min(due - self._sent, self._buffer_records - self._buffered)
+        if count > 0:
+            if self._load.in_turn:
+                self._fill_in_turn(count)
+            else:
+                self._fill_sticky(count)
+            self._sent += count
+            self._buffered += count
+        if self._sent < due:  # send() blocks: what follows is later
+            self._burst_s = now_s - (self._sent - 1) * self._gap_s
 
-    def _new_batch(self, first_s: float) -> BatchModel:
-        """Of another partition than the one before, if there are several: the sticky partition changes."""
+    def _fill_in_turn(self, count: int) -> None:
         partitions = self._partitions
-        while len(partitions) > 1:
-            chosen = partitions[int(self._random.random() * len(partitions))]
-            if chosen is not self._sticky:
-                self._sticky = chosen
-                break
-        batch = BatchModel(self._sticky, first_s, self._gap_s)
-        queues = self._queues.setdefault(self._sticky.leader, {})
-        queues.setdefault(self._sticky, deque()).append(batch)
-        return batch
+        start_s = self._burst_s + self._sent * self._gap_s
+        for nth in range(min(count, len(partitions))):
+            partition = partitions[(self._next + nth) % len(partitions)]
+            self._fill(partition, start_s + nth * self._gap_s, -((nth - count) // len(partitions)))
+        self._next = (self._next + count) % len(partitions)
+
+    def _fill_sticky(self, count: int) -> None:
+        """The sticky partition changes with each batch, if there are several."""
+        partitions = self._partitions
+        first_s = self._burst_s + self._sent * self._gap_s
+        while count:
+            batch = self._open.get(partitions[self._next])
+            before = self._next
+            while batch is None and len(partitions) > 1 and self._next == before:
+                self._next = int(self._random.random() * len(partitions))
+            taken = min(count, self._full - (0 if batch is None else batch.count))
+            self._fill(partitions[self._next], first_s, taken)
+            first_s += taken * self._gap_s
+            count -= taken
+
+    def _fill(self, partition: PartitionModel, first_s: float, count: int) -> None:
+        """Add records of one partition, the first of which is sent at `first_s`."""
+        while count:
+            batch = self._open.get(partition)
+            if batch is None:
+                batch = self._open[partition] = BatchModel(partition, first_s, self._step_s)
+                batch.ready_s = first_s + self._linger_s
+                if self._load.late_ms:
+                    late = self._random.random() - self._random.random()  # the first record, and the next one
+                    batch.ready_s += max(late * self._load.late_ms / 1_000.0, -self._linger_s)
+                self._queues.setdefault(partition.leader, {}).setdefault(partition, deque()).append(batch)
+            taken = min(count, self._full - batch.count)
+            batch.count += taken
+            first_s += taken * self._step_s
+            count -= taken
+            if batch.count >= self._full:
+                del self._open[partition]
 
     # -- the sender
 
     def _look_at(self, at_s: float) -> None:
-        at_s = max(at_s, self._sender_free_s, self._time.now_s)
+        at_s = max(at_s, self._time.now_s)
         if at_s < self._wake_s:
             self._wake_s = at_s
             self._time.at(at_s, self._run, at_s)
@@ -142,57 +217,88 @@ class ProducerModel:
         if at_s != self._wake_s:
             return  # an earlier look has been made instead
         self._wake_s = float("inf")
+        if self._dispatching:
+            return  # the sender looks again when it has sent its requests
         now_s = self._time.now_s
         self._send_until(now_s)
-        flushing = self._sent >= self._burst
-        spent_s = 0.0
+        hurried = self._sent >= self._burst or self._buffered >= self._buffer_records
         soonest_s = float("inf")
         for broker, queues in list(self._queues.items()):
-            ready: list[BatchModel] = []
-            may_send = self._in_flight.get(broker, 0) < self._load.in_flight
-            size_bytes = 0
-            for partition, queue in list(queues.items()):
-                batch = queue[0]
-                until_s = batch.first_s + self._load.linger_ms / 1_000.0
-                if batch is not self._open or flushing or now_s >= until_s - 1e-9:
-                    size = self._load.size_bytes(batch.count)
-                    if may_send and (not ready or size_bytes + size <= REQUEST_BYTES_MAX):
-                        ready.append(batch)
-                        size_bytes += size
-                        batch.size_bytes = size
-                        queue.popleft()
-                        if not queue:
-                            del queues[partition]
-                        if batch is self._open:
-                            self._open = None
-                elif may_send:
-                    soonest_s = min(soonest_s, until_s)
-            if ready:
-                spent_s += self._sender_s
-                self._request(broker, ready, now_s + spent_s)
+            while self._in_flight.get(broker, 0) < self._load.in_flight:
+                ready, due_s = self._ready(queues, now_s, hurried)
+                if not ready:
+                    soonest_s = min(soonest_s, due_s)
+                    break
+                self._request(broker, ready)
+                if not self._load.alone:
+                    break
             if not queues:
                 del self._queues[broker]
-        self._sender_free_s = now_s + spent_s
-        if not flushing:
-            next_s = self._burst_s + self._sent * self._gap_s
-            left = self._full - (0 if self._open is None else self._open.count)
-            full_s = next_s + (left - 1) * self._gap_s
-            if self._open is None:
-                full_s = min(full_s, next_s + self._load.linger_ms / 1_000.0)
-            if self._buffered < self._buffer_records:
-                soonest_s = min(soonest_s, full_s)
-        if spent_s and self._queues:
-            soonest_s = min(soonest_s, self._sender_free_s)
-        if soonest_s < float("inf"):
-            self._look_at(soonest_s)
+        if not self._dispatching:
+            self._look_at(min(soonest_s, self._next_change_s()))
 
-    def _request(self, broker: BrokerModel, batches: list[BatchModel], at_s: float) -> None:
+    def _ready(
+        self, queues: dict[PartitionModel, deque[BatchModel]], now_s: float, hurried: bool
+    ) -> tuple[list[BatchModel], float]:
+        """Batches for the next request to a broker, out of its queues; if there is none, when there will be."""
+        due_s = float("inf")
+        chosen = None
+        for partition, queue in queues.items():
+            batch = queue[0]
+            if hurried or now_s >= batch.ready_s - 1e-9 or self._open.get(partition) is not batch:
+                chosen = partition
+                break
+            due_s = min(due_s, batch.ready_s)
+        if chosen is None:
+            return [], due_s
+        ready: list[BatchModel] = []
+        size_bytes = 0
+        for partition in [chosen] if self._load.alone else list(queues):
+            batch = queues[partition][0]
+            size = self._load.size_bytes(batch.count)
+            if ready and size_bytes + size > REQUEST_BYTES_MAX:
+                break
+            ready.append(batch)
+            size_bytes += size
+            batch.size_bytes = size
+            queues[partition].popleft()
+            if not queues[partition]:
+                del queues[partition]
+            if self._open.get(partition) is batch:
+                del self._open[partition]
+        return ready, due_s
+
+    def _next_change_s(self) -> float:
+        """When the records that are still to be sent may make a batch ready."""
+        if self._sent >= self._burst or self._buffered >= self._buffer_records or self._burst_s == float("inf"):
+            return float("inf")
+        next_s = self._burst_s + self._sent * self._gap_s
+        found_s = next_s + min(self._linger_s, (self._full - 1) * self._step_s)
+        if self._full * self._step_s <= self._linger_s:  # it is full before it has lingered
+            for batch in self._open.values():
+                found_s = min(found_s, max(batch.first_s + (self._full - 1) * self._step_s, next_s))
+        if self._burst < _EVER:
+            found_s = min(found_s, self._burst_s + (self._burst - 1) * self._gap_s)  # the flush
+        return found_s
+
+    def _request(self, broker: BrokerModel, batches: list[BatchModel]) -> None:
         self._in_flight[broker] = self._in_flight.get(broker, 0) + 1
         self._unanswered += 1
         self.requests += 1
-        for batch in batches:
-            batch.requested_s = at_s
-        self._time.at(at_s, self._cluster.produce, ProduceModel(self, broker, batches))
+        packed_bytes = sum(self._load.packed_bytes(batch.count) for batch in batches)
+        self._dispatching += 1
+        if self._cluster.shape.one_machine:  # what the application took matters to all others
+            records = sum(batch.count for batch in batches)
+            self._application.submit(records * self._cluster.shape.times.send_us / 1e6, _nothing)
+        self._sender.submit(self._sender_s, self._dispatched, ProduceModel(self, broker, batches, packed_bytes))
+
+    def _dispatched(self, request: ProduceModel) -> None:
+        for batch in request.batches:
+            batch.requested_s = self._time.now_s
+        self._cluster.produce(request)
+        self._dispatching -= 1
+        if not self._dispatching:
+            self._look_at(self._time.now_s)
 
     def acknowledged(self, request: ProduceModel) -> None:
         self._in_flight[request.broker] -= 1
@@ -204,3 +310,7 @@ class ProducerModel:
             self._next_burst()
         else:
             self._look_at(self._time.now_s)
+
+
+def _nothing() -> None:
+    """The application's work has no result."""
