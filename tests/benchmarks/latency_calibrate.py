@@ -2,8 +2,10 @@
 
 Requests of several sizes are sent to a broker one after the other, and the CPU time of all threads of its process is
 read from the kernel (`schedstat`, ns). A JVM's network threads, by their names in `jcmd PID Thread.print`, are counted
-apart. Each service time is a coefficient of the least squares fit. Clients' times are those of Kafka's Java clients if
-KAFKA_HOME names a Kafka: CPU of runs with different numbers of records and requests.
+apart. Kafka's brokers have a second listener with TLS, and get batches with lz4 besides: a connection with TLS costs
+their network threads more, a compressed batch their handlers. Each service time is a coefficient of the least squares
+fit. Clients' times are those of Kafka's Java clients if KAFKA_HOME names a Kafka: CPU of runs with different numbers of
+records and requests.
 """
 
 from __future__ import annotations
@@ -12,15 +14,18 @@ import os
 import re
 import resource
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from msgspec.structs import replace
 
 from controller.broker.settings import Address
 from controller.hosts.local_cluster import LocalCluster
@@ -39,7 +44,8 @@ from controller.protocol.fetch import (
 from controller.protocol.framing import framed
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 from controller.protocol.schema import RequestValue
-from controller.storage.batches import Record, encode_batch
+from controller.storage.batches import HEADER_BYTES, Record, encode_batch
+from controller.zookeeper.embedded import LOOPBACK, HeldPorts
 from tests.benchmarks.common import CouldNotRun, progress
 from tests.interop.kafka import FULL_SPEED, Kafka, KafkaCluster, jars_of
 
@@ -49,14 +55,24 @@ SHAPES = ((1, 1), (1, 31), (1, 120), (8, 4), (8, 31), (32, 4))
 PARTITIONS = 440
 TOPIC = "calibration"
 FETCHES = ((1, 1), (1, 31), (1, 120), (8, 31), (32, 4))
+PACKED = ((1, 31), (1, 120), (8, 31), (32, 4))
+"""As SHAPES, of the produce requests with lz4."""
+PACKED_FROM = 40
+CROWD = 64
+"""Connections that send at once."""
+CROWD_SHAPES = ((1, 1), (1, 31), (8, 4), (8, 31))
+LZ4 = 3
+BATCHED = ("batch.size=16384", "linger.ms=5")
 ROUNDS = 12
 _ANSWER_LIMIT_S = 20.0
 
 
 class Connection:
-    def __init__(self, at: Address) -> None:
+    def __init__(self, at: Address, tls: ssl.SSLContext | None = None) -> None:
         self._socket = socket.create_connection(at, _ANSWER_LIMIT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=at[0])
         self._stream = self._socket.makefile("rb")
 
     def ask(self, api: ApiKey, version: int, request: RequestValue) -> Any:
@@ -64,7 +80,13 @@ class Connection:
         return decode_response(api, version, self.exchange(frame))[1]
 
     def exchange(self, frame: bytes) -> bytes:
+        self.send(frame)
+        return self.receive()
+
+    def send(self, frame: bytes) -> None:
         self._socket.sendall(framed(frame))
+
+    def receive(self) -> bytes:
         size = int.from_bytes(self._stream.read(4), "big")
         return self._stream.read(size)
 
@@ -112,6 +134,8 @@ class Point:
     network: frozenset[str] = frozenset()
     costs_us: list[float] = field(default_factory=list)
     network_costs_us: list[float] = field(default_factory=list)
+    requests: int = 1
+    """Of a call."""
 
     def measure(self, seconds: float) -> None:
         """Add the CPU time of a call, over a short block of calls."""
@@ -119,7 +143,7 @@ class Point:
         network = cpu_ns(self.pid, self.network) if self.network else 0
         while time.monotonic() < until_s or number < 5:
             self.ask()
-            number += 1
+            number += self.requests
         apart_ns = cpu_ns(self.pid, self.network) - network if self.network else 0
         self.costs_us.append((cpu_ns(self.pid) - before - apart_ns) / number / 1e3)
         self.network_costs_us.append(apart_ns / number / 1e3)
@@ -153,6 +177,37 @@ def fitted(rows: Sequence[Sequence[float]], costs_us: Sequence[float]) -> list[f
     return [float(one) for one in full]
 
 
+class TlsKafkaCluster(KafkaCluster):
+    """Its brokers have a listener with TLS besides. `authority`: a file with the certificate that clients trust."""
+
+    def __init__(self, kafka: Kafka, brokers: int, settings: Mapping[str, str]) -> None:
+        from controller.hosts.certificates import Authority
+
+        super().__init__(kafka, brokers, zookeeper_jars=None, settings=settings)
+        self._authority = Authority(kafka.folder, "authority")
+        self.authority = self._authority.certificate
+        self._tls_ports = HeldPorts(brokers)
+
+    @property
+    def tls_servers(self) -> str:
+        return ",".join(f"{LOOPBACK}:{port}" for port in self._tls_ports.numbers)
+
+    def _broker_settings(self, number: int) -> dict[str, str]:
+        settings = super()._broker_settings(number)
+        keystore = self._authority.issue(f"broker-{number}").read_text()
+        key, begin, chain = keystore.partition("-----BEGIN CERTIFICATE-----")  # files have encrypted keys alone
+        return settings | {
+            "listeners": f"{settings['listeners']},SSL://{LOOPBACK}:{self._tls_ports.numbers[number - 1]}",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.key": key,
+            "ssl.keystore.certificate.chain": begin + chain,
+        }
+
+    def stop(self) -> None:
+        super().stop()
+        self._tls_ports.release()
+
+
 class Calibration:
     """Of a cluster of two brokers that runs. `seconds`: of each point, in all."""
 
@@ -161,6 +216,9 @@ class Calibration:
         self._kafka = kafka
         self._seconds = seconds
         self.points: dict[str, list[tuple[tuple[float, ...], float]]] = {}
+        self.frames: list[bytes] = []
+        """Produce requests, in the order in which their points were made."""
+        self._open: list[Connection] = []
         jvms = isinstance(cluster, KafkaCluster)
         self._network = {child.pid: network_threads(child.pid) for child in cluster.brokers.values() if jvms}
 
@@ -187,56 +245,114 @@ class Calibration:
         """All points are measured in turn, round by round, so that what drifts changes all of them alike."""
         pids = {number: child.pid for number, child in self._cluster.brokers.items()}
         connection = Connection(self.at(1))
+        secured = self._secured()
         self.topic(TOPIC, PARTITIONS, 1)
         self.topic(TOPIC + "-2", 32, 2)
         produce = [self._produced(connection, pids[1], *shape, 1) for shape in SHAPES]
         follow = [self._produced(connection, pids[2], *shape, 2) for shape in SHAPES]
         fetch = [self._fetched(connection, pids[1], *shape) for shape in FETCHES]
+        packed = [self._produced(connection, pids[1], *shape, 1, packed=True) for shape in PACKED if self._network]
+        tls = []
+        if secured is not None:
+            tls = [self._produced(secured, pids[1], *shape, 1) for shape in SHAPES]
+            tls += [self._fetched(secured, pids[1], *shape) for shape in FETCHES]
+        crowd = [self._crowd(pids[1], *shape) for shape in CROWD_SHAPES if self._network]
         empty = Connection(self.at(1))
         session = [self._session(empty, pids[1], count) for count in SESSIONS]
         families = {"produce": produce, "fetch": fetch, "fetch session": session, "follow": follow}
+        families |= {"produce lz4": packed, "tls": tls, "produce of a crowd": crowd}
         for number in range(ROUNDS):
             progress(f"round {number + 1} of {ROUNDS}")
             for points in families.values():
                 for point in points:
                     point.measure(self._seconds / ROUNDS)
-        connection.close()
-        empty.close()
+        for one in (connection, empty, *self._open, *(() if secured is None else (secured,))):
+            one.close()
         fits = {}
         for name, points in families.items():
             self.points[name] = [(point.row, point.cost_us) for point in points]
             fits[name] = fitted([point.row for point in points], [point.cost_us for point in points])
-        clients = java_clients(self._kafka, self._cluster.bootstrap_servers)
-        request_us, partition_us, byte_us = fits["fetch"]
-        fetches = [request_us, fits["fetch session"][1], partition_us, byte_us]
-        return ServiceTimes(
-            *[*fits["produce"], *fetches, *fits["follow"], *clients, *self._network_fit(produce + fetch)]
+        bootstrap = self._cluster.bootstrap_servers
+        times = ServiceTimes(
+            *fits["produce"],
+            fits["fetch"][0],
+            fits["fetch session"][1],
+            *fits["fetch"][1:],
+            *fits["follow"],
+            *java_clients(self._kafka, bootstrap),
+            *self._network_fit("network", produce + fetch),
+        )
+        if not isinstance(self._cluster, TlsKafkaCluster):
+            return times
+        rows = [(*point.row, 0.0) for point in produce] + [point.row for point in packed]
+        unpack_us = fitted(rows, [point.cost_us for point in produce + packed])[3]
+        network_us, byte_us = self._network_fit("network with TLS", tls)
+        pack_us = packing(self._kafka, bootstrap)
+        handler_us = min(fitted([one.row for one in crowd], [one.cost_us for one in crowd])[0], times.produce_us)
+        crowd_us = min(self._network_fit("network of a crowd", crowd)[0], times.network_us)
+        return replace(
+            times,
+            tls_network_us=network_us,
+            tls_network_byte_us=byte_us,
+            pack_byte_us=pack_us,
+            unpack_byte_us=unpack_us,
+            handler_wake_us=times.produce_us - handler_us,
+            network_wake_us=(times.network_us - crowd_us) / 2,
         )
 
-    def _network_fit(self, points: Sequence[Point]) -> list[float]:
+    def _secured(self) -> Connection | None:
+        if not isinstance(self._cluster, TlsKafkaCluster):
+            return None
+        context = ssl.create_default_context(cafile=str(self._cluster.authority))
+        host, _, port = self._cluster.tls_servers.split(",")[0].rpartition(":")
+        return Connection((host, int(port)), context)
+
+    def _network_fit(self, name: str, points: Sequence[Point]) -> list[float]:
         """µs for a request with its response, and for a byte of either."""
         if not self._network:
             return [0.0, 0.0]
         rows = [(1.0, point.row[2]) for point in points]
         costs_us = [point.network_us for point in points]
-        self.points["network"] = list(zip(rows, costs_us, strict=True))
+        self.points[name] = list(zip(rows, costs_us, strict=True))
         return fitted(rows, costs_us)
 
-    def _produced(self, connection: Connection, pid: int, partitions: int, records: int, replicas: int) -> Point:
-        random, now_ms = np.random.default_rng(1), int(time.time() * 1_000)  # old records would be deleted
-        batch = encode_batch([Record(number, now_ms, b"key0", random.bytes(512)) for number in range(records)])
-        parts = tuple(ProducePartition(index, batch) for index in range(partitions))
+    def _produced(
+        self, connection: Connection, pid: int, partitions: int, records: int, replicas: int, *, packed: bool = False
+    ) -> Point:
+        """`packed`: constant values with lz4, to partitions that nothing else uses."""
+        now_ms = int(time.time() * 1_000)  # old records would be deleted
+        batch = _packed_batch(records, now_ms) if packed else _random_batch(records, now_ms)
+        parts = tuple(ProducePartition(index + PACKED_FROM * packed, batch) for index in range(partitions))
         topic = TOPIC if replicas == 1 else TOPIC + "-2"
         value = ProduceRequest(1 if replicas == 1 else -1, 10_000, (ProduceTopic(topic, parts),))
         frame = encode_request(RequestHeader(ApiKey.PRODUCE, 8, 1, "calibration"), value)
+        self.frames.append(frame)
         until_s, wrong = time.monotonic() + _ANSWER_LIMIT_S, {-1}
         while wrong and time.monotonic() < until_s:  # the leader may learn of its topic after the broker that was asked
             _, answer = decode_response(ApiKey.PRODUCE, 8, connection.exchange(frame))
             wrong = {one.error_code for one in cast(ProduceResponse, answer).responses[0].partition_responses} - {0}
         if wrong:
             raise CouldNotRun(f"a produce of the calibration failed with error {wrong}")
-        row = (1.0, float(partitions), float(partitions * len(batch)))
+        row: tuple[float, ...] = (1.0, float(partitions), float(partitions * len(batch)))
+        if packed:
+            row = (*row, float(partitions * len(_payload(_constant(records, now_ms)))))
         return Point(row, pid, lambda: connection.exchange(frame), self._network.get(pid, frozenset()))
+
+    def _crowd(self, pid: int, partitions: int, records: int) -> Point:
+        """Produce requests of many connections at once: threads that find the next one ready are not woken for it."""
+        one = Connection(self.at(1))
+        point = self._produced(one, pid, partitions, records, 1)
+        frame = self.frames[-1]
+        connections = [one, *(Connection(self.at(1)) for _ in range(CROWD - 1))]
+        self._open += connections
+
+        def ask() -> None:
+            for connection in connections:
+                connection.send(frame)
+            for connection in connections:
+                connection.receive()
+
+        return replaced(point, ask=ask, requests=CROWD)
 
     def _fetched(self, connection: Connection, pid: int, partitions: int, records: int) -> Point:
         """From the partitions that the produce requests have filled: from the start, up to a number of bytes."""
@@ -270,29 +386,74 @@ class Calibration:
         return {one.partition_index: one.offset for one in answer.topics[0].partitions}
 
 
+def _random_batch(records: int, now_ms: int) -> bytes:
+    random = np.random.default_rng(1)
+    return encode_batch([Record(number, now_ms, b"key0", random.bytes(512)) for number in range(records)])
+
+
+def _packed_batch(records: int, now_ms: int) -> bytes:
+    import cramjam
+
+    found = _constant(records, now_ms)
+    compressor = cramjam.lz4.Compressor(block_linked=False)
+    compressor.compress(_payload(found))
+    return encode_batch(found, attributes=LZ4, payload=bytes(compressor.finish()))
+
+
+def _constant(records: int, now_ms: int) -> list[Record]:
+    return [Record(number, now_ms, number.to_bytes(4, "little"), bytes(512)) for number in range(records)]
+
+
+def _payload(records: Sequence[Record]) -> bytes:
+    return encode_batch(records)[HEADER_BYTES:]
+
+
+def packing(kafka: Kafka, bootstrap: str) -> float:
+    """µs of Kafka's Java producer for each byte that it compresses with lz4, of constant values; what it then sends the
+    less is counted, too. 0 if that is more."""
+    with tempfile.NamedTemporaryFile("w", dir=kafka.folder) as payload:
+        payload.write("0" * 512 + "\n")
+        payload.flush()
+        words = ("--payload-file", payload.name)
+        plain_us, packed_us = (
+            _record_us(kafka, bootstrap, words, f"compression.type={one}", *BATCHED) for one in ("none", "lz4")
+        )
+    return max(packed_us - plain_us, 0.0) / 521
+
+
+def _record_us(kafka: Kafka, bootstrap: str, payload: Sequence[str], *settings: str) -> float:
+    """CPU of a producer for a record."""
+    few_s, many_s = (_produce_s(kafka, bootstrap, count, payload, *settings) for count in (2_000, 302_000))
+    return (many_s - few_s) / 300_000 * 1e6
+
+
+def _produce_s(kafka: Kafka, bootstrap: str, records: int, payload: Sequence[str], *settings: str) -> float:
+    words = ("--topic", TOPIC, "--num-records", str(records), *payload, "--throughput", "-1")
+    properties = ("--producer-props", f"bootstrap.servers={bootstrap}", "acks=1", *settings)
+    return _cpu_s(kafka, "org.apache.kafka.tools.ProducerPerformance", *words, *properties)
+
+
+def _cpu_s(kafka: Kafka, main: str, *words: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = kafka.run(main, *words)
+    if done.status:
+        raise CouldNotRun(f"{main} ended with {done.status}: {done.err[-1_000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def java_clients(kafka: Kafka, bootstrap: str) -> tuple[float, float, float]:
     """µs of Kafka's Java clients: of an application and producer for a record, of the sender for a request, of a
     consumer for a record. Kafka's performance tools, whose CPU beyond that of a short run counts."""
 
-    def cpu_s(main: str, *words: str) -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = kafka.run(main, *words)
-        if done.status:
-            raise CouldNotRun(f"{main} ended with {done.status}: {done.err[-1_000:]}")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    def produce_s(records: int, *settings: str) -> float:
-        words = ("--topic", TOPIC, "--num-records", str(records), "--record-size", "512", "--throughput", "-1")
-        properties = ("--producer-props", f"bootstrap.servers={bootstrap}", "acks=1", *settings)
-        return cpu_s("org.apache.kafka.tools.ProducerPerformance", *words, *properties)
-
-    batched, single = ("batch.size=16384", "linger.ms=5"), ("batch.size=1", "linger.ms=0")
-    short_s = produce_s(2_000, *batched)
-    send_us = (produce_s(302_000, *batched) - short_s) / 300_000 * 1e6
-    sender_us = max((produce_s(42_000, *single) - short_s) / 40_000 * 1e6 - send_us, 0.0)
+    size = ("--record-size", "512")
+    send_us = _record_us(kafka, bootstrap, size, *BATCHED)
+    few_s, many_s = (
+        _produce_s(kafka, bootstrap, count, size, "batch.size=1", "linger.ms=0") for count in (2_000, 42_000)
+    )
+    sender_us = max((many_s - few_s) / 40_000 * 1e6 - send_us, 0.0)
     consume = ("kafka.tools.ConsumerPerformance", "--topic", TOPIC, "--bootstrap-server", bootstrap, "--messages")
-    few_s, many_s = (cpu_s(*consume, str(count), "--timeout", "20000") for count in (2_000, 202_000))
+    few_s, many_s = (_cpu_s(kafka, *consume, str(count), "--timeout", "20000") for count in (2_000, 202_000))
     return send_us, sender_us, (many_s - few_s) / 200_000 * 1e6
 
 
@@ -305,7 +466,7 @@ def calibrate(system: str, seconds: float) -> tuple[ServiceTimes, dict[str, Any]
         raise CouldNotRun(f"{error}; its Java clients are measured") from error
     with tempfile.TemporaryDirectory() as folder:
         kafka = Kafka(jars, Path(folder), FULL_SPEED)
-        kafkas = KafkaCluster(kafka, 2, zookeeper_jars=None, settings=settings) if system == "kafka" else None
+        kafkas = TlsKafkaCluster(kafka, 2, settings) if system == "kafka" else None
         with kafkas or LocalCluster(2, settings=settings) as cluster:
             found = Calibration(cluster, kafka, seconds)
             return found.run(), dict(found.points)

@@ -16,6 +16,9 @@ from controller.labs.latency.experiments import EXPERIMENTS
 from controller.labs.latency.service_times import MEASURED, NETWORK_THREADS, THREADS
 from tests.benchmarks.common import CouldNotRun, Line, Look, Panel, progress, save
 
+CORES = 4
+"""Of a broker's and of a client's machine: chosen. The publication's machines are not known here."""
+
 
 def shape_of(times: str, threads: int | None) -> ClusterShape:
     """`times`: a name of MEASURED, or a file with the output of --calibrate. Raises CouldNotRun."""
@@ -27,7 +30,8 @@ def shape_of(times: str, threads: int | None) -> ClusterShape:
             known = ", ".join(MEASURED)
             raise CouldNotRun(f"service times {times!r}: expected {known} or a file of --calibrate: {error}") from error
     network = NETWORK_THREADS["kafka"] if found.network_us else 0
-    return ClusterShape(found, threads=threads or THREADS.get(times, 1), network_threads=network)
+    tls = bool(found.tls_network_us)
+    return ClusterShape(found, threads=threads or THREADS.get(times, 1), network_threads=network, cores=CORES, tls=tls)
 
 
 def experiments(names: Sequence[str], shape: ClusterShape, seconds: float, workers: int) -> dict[str, Any]:

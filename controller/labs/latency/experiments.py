@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -29,7 +30,8 @@ LOAD_BYTES_S = 90e6
 
 
 class ModelOutcome(msgspec.Struct, frozen=True):
-    """`produces_s`: produce requests a second and broker. `busy`: the largest share of a broker's servers in use.
+    """`produces_s`: produce requests a second and broker. `busy`: the largest share of a broker's handlers in use,
+    which includes their wait for a core; `cores_busy`: of a broker's cores, 0 if they have no number.
     `received` and `sent`: bytes a second of a broker's log, mean. `wait_ms`: of a produce request in a broker's queue,
     mean."""
 
@@ -38,6 +40,7 @@ class ModelOutcome(msgspec.Struct, frozen=True):
     produces_s: float
     records_s: float
     busy: float
+    cores_busy: float
     received: float
     sent: float
     wait_ms: float
@@ -52,6 +55,7 @@ class ModelOutcome(msgspec.Struct, frozen=True):
             "MB/s": round(self.records_s * RECORD_BYTES / 1e6, 1),
             "produce requests/s a broker": round(self.produces_s),
             "busy": round(self.busy, 3),
+            "cores busy": round(self.cores_busy, 3),
             "p50 ms": round(self.quantile(0.5), 2),
             "p99 ms": round(self.quantile(0.99), 2),
         }
@@ -97,12 +101,14 @@ def simulate(
     events += time.run_until(warm_s + seconds)
     produces, records, received, sent, waited = (np.array(_counts(cluster, producers)) - np.array(before)) / seconds
     busy = max(broker.handlers.busy_until(time.now_s) for broker in cluster.brokers) / time.now_s
+    cores_busy = max(0.0 if one.cores is None else one.cores.busy_s / one.cores.count for one in cluster.brokers)
+    cores_busy /= time.now_s
     events += time.run_until(warm_s + seconds + drain_s)  # what was sent in time arrives
     main, beside = (
         latencies_ms(cluster.delivered, bystander=one, from_s=warm_s, to_s=warm_s + seconds) for one in (False, True)
     )
     count = shape.brokers
-    rates = (float(produces / count), float(records), busy, float(received / count), float(sent / count))
+    rates = (float(produces / count), float(records), busy, cores_busy, float(received / count), float(sent / count))
     return ModelOutcome(main, beside, *rates, float(waited / max(produces, 1.0)) * 1e3, events)
 
 
@@ -140,33 +146,45 @@ def _counts(cluster: ClusterModel, producers: list[ProducerModel]) -> tuple[floa
     )
 
 
+LZ4_RATIO = 0.1
+"""Of constant values, Trogdor's default of 512 bytes, as E8 measures."""
+
+
 def fixed_load(producers: int, **changed: Any) -> ProducerLoad:
-    return replace(ProducerLoad(producers, LOAD_BYTES_S / RECORD_BYTES / producers), **changed)
+    """That of the publication, from producers as Trogdor's ProduceBench has them by default: it names partitions in
+    turn, sends what a period allows at once and flushes, in the same periods of the clock for all producers."""
+    load = ProducerLoad(
+        producers, LOAD_BYTES_S / RECORD_BYTES / producers, in_turn=True, aligned=True, compression=LZ4_RATIO
+    )
+    return replace(load, **changed)
+
+
+def regular_load(producers: int, **changed: Any) -> ProducerLoad:
+    """The same records at regular gaps, with Kafka's default partitioner."""
+    return fixed_load(producers, **{"trogdor": False, "in_turn": False, "aligned": False} | changed)
 
 
 def acks(shape: ClusterShape, seconds: float) -> dict[str, Any]:
     """E1: nine producers as fast as they can."""
     runs = {
-        name: simulate(shape, ProducerLoad(9, 0.0, acks_all=acks_all, trogdor=False), seconds=seconds)
+        name: simulate(shape, fixed_load(9, records_s=0.0, acks_all=acks_all), seconds=seconds)
         for name, acks_all in (("acks=1", False), ("acks=all", True))
     }
     change = runs["acks=all"].records_s / runs["acks=1"].records_s - 1
     return {"rows": {name: one.row() for name, one in runs.items()}, "change of throughput": round(change, 3)}
 
 
-ARRIVALS = (("Trogdor's bursts", True), ("regular", False))
-"""How the records of a fixed load come: it is not published which of Trogdor's generators was used."""
+ARRIVALS: Mapping[str, Callable[..., ProducerLoad]] = {"Trogdor's bursts": fixed_load, "regular": regular_load}
+"""How the records of a fixed load come: it is not published how Trogdor was set."""
 
 
 def linger(shape: ClusterShape, seconds: float) -> dict[str, Any]:
     """E2: 90 producers."""
     settings = (("linger 0, 16 KB", 0.0, 16_384), ("linger 5, 16 KB", 5.0, 16_384), ("linger 5, 128 KB", 5.0, 131_072))
     found: dict[str, Any] = {"rows": {}}
-    for arrivals, trogdor in ARRIVALS:
+    for arrivals, load in ARRIVALS.items():
         runs = {
-            f"{name}, {arrivals}": simulate(
-                shape, fixed_load(90, linger_ms=linger_ms, batch_bytes=size, trogdor=trogdor), seconds=seconds
-            )
+            f"{name}, {arrivals}": simulate(shape, load(90, linger_ms=linger_ms, batch_bytes=size), seconds=seconds)
             for name, linger_ms, size in settings
         }
         none, some, large = runs.values()
@@ -184,8 +202,8 @@ def linger(shape: ClusterShape, seconds: float) -> dict[str, Any]:
 def producers(shape: ClusterShape, seconds: float) -> dict[str, Any]:
     """E3: 90 and 900 producers with the same load."""
     found: dict[str, Any] = {"rows": {}}
-    for arrivals, trogdor in ARRIVALS:
-        few, many = (simulate(shape, fixed_load(one, trogdor=trogdor), seconds=seconds) for one in (90, 900))
+    for arrivals, load in ARRIVALS.items():
+        few, many = (simulate(shape, load(one), seconds=seconds) for one in (90, 900))
         found["rows"] |= {f"90 producers, {arrivals}": few.row(), f"900 producers, {arrivals}": many.row()}
         found[arrivals] = {
             f"p{share * 100:g}, 900 by 90": _ratio(many.quantile(share), few.quantile(share)) for share in (0.5, 0.99)
@@ -204,7 +222,7 @@ def partitions(shape: ClusterShape, seconds: float) -> dict[str, Any]:
     for fetchers in (1, 2, 4):
         runs = {}
         for count in counts:
-            load = ProducerLoad(9, 5e6 / RECORD_BYTES / 9)
+            load = fixed_load(9, records_s=5e6 / RECORD_BYTES / 9)
             one = simulate(replace(shape, fetchers=fetchers), load, partitions=count, bystanders=9, seconds=seconds)
             runs[count] = one
             found["rows"][f"{count} partitions, {fetchers} fetchers"] = {
@@ -251,7 +269,7 @@ def negative_claims(shape: ClusterShape, seconds: float, pairs: int = 6) -> dict
     return found
 
 
-SWEEP = (4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+SWEEP = (4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 384, 512, 768, 1_024, 1_536, 2_048)
 """Producers for nine brokers."""
 
 
@@ -259,9 +277,10 @@ def load_sweep(shape: ClusterShape, seconds: float) -> dict[str, Any]:
     """E7: the mean wait of a produce request against busy/idle, with one server for each broker. The load grows by its
     number of producers, each with 200 records a second. "produce alone" has neither followers nor consumers: requests
     come whatever the queue is, as the formula supposes, while a fetch waits for the answer to the one before."""
-    shape = replace(shape, threads=1)
+    nine = replace(shape, threads=1)
     found: dict[str, Any] = {"rows": {}}
     for name, replicas, consumers in (("produce alone", 1, 0), ("with fetches", min(3, shape.brokers), 9)):
+        shape = nine if consumers else replace(nine, brokers=1, zones=1)  # without replication each is by itself
         xs, ys = [], []
         for count in SWEEP:
             producers = max(round(count * (4 if replicas == 1 else 1) * shape.brokers / 9), 1)
@@ -283,7 +302,7 @@ def load_sweep(shape: ClusterShape, seconds: float) -> dict[str, Any]:
 
 def compression(shape: ClusterShape, seconds: float) -> dict[str, Any]:
     """E8: bytes on the wire by bytes of records, as measured for random, a quarter random and constant values with
-    lz4. What compressing costs is not in the model."""
+    lz4."""
     rows = {
         f"ratio {ratio:g}": simulate(shape, fixed_load(90, compression=ratio), seconds=seconds).row()
         for ratio in (1.0, 0.3, 0.1)
@@ -293,7 +312,7 @@ def compression(shape: ClusterShape, seconds: float) -> dict[str, Any]:
 
 def interference(shape: ClusterShape, seconds: float) -> dict[str, Any]:
     """E9: a request of 10 MB every 0.3 s among small ones; bursts with and without linger."""
-    load = fixed_load(90, trogdor=False)
+    load = regular_load(90)
     alone, beside = (simulate(shape, load, large_bytes=size, seconds=seconds) for size in (0, 10_000_000))
     rows = {"alone": alone.row(), "10 MB requests": beside.row()}
     for linger_ms in (0.0, 5.0):
@@ -305,7 +324,7 @@ def interference(shape: ClusterShape, seconds: float) -> dict[str, Any]:
 def collecting(shape: ClusterShape, seconds: float) -> dict[str, Any]:
     """E12: 900 small producers, and the same records through 9 collecting proxies: their way there takes the network of
     a zone."""
-    many, few = (simulate(shape, fixed_load(one, trogdor=False), seconds=seconds) for one in (900, 9))
+    many, few = (simulate(shape, regular_load(one), seconds=seconds) for one in (900, 9))
     hop_ms = shape.same_zone_ms
     return {
         "rows": {"900 producers": many.row(), "9 collecting proxies": few.row()},
@@ -317,7 +336,7 @@ def collecting(shape: ClusterShape, seconds: float) -> dict[str, Any]:
 
 def slow_consumers(shape: ClusterShape, seconds: float) -> dict[str, Any]:
     """E13: nine consumers that take twice as long for a record as there is for it, for 5 s (half of a shorter run)."""
-    load = fixed_load(90, trogdor=False)
+    load = regular_load(90)
     slow_s = min(5.0, seconds / 2)
     slow_us = 2e6 * 9 / (load.records_s * 90)
     usual = simulate(shape, load, seconds=seconds)
