@@ -273,15 +273,10 @@ class Calibration:
             self.points[name] = [(point.row, point.cost_us) for point in points]
             fits[name] = fitted([point.row for point in points], [point.cost_us for point in points])
         bootstrap = self._cluster.bootstrap_servers
-        times = ServiceTimes(
-            *fits["produce"],
-            fits["fetch"][0],
-            fits["fetch session"][1],
-            *fits["fetch"][1:],
-            *fits["follow"],
-            *java_clients(self._kafka, bootstrap),
-            *self._network_fit("network", produce + fetch),
-        )
+        request_us, *found_us = fits["fetch"]
+        handlers = [*fits["produce"], request_us, fits["fetch session"][1], *found_us, *fits["follow"]]
+        clients = java_clients(self._kafka, bootstrap)
+        times = ServiceTimes(*[*handlers, *clients, *self._network_fit("network", produce + fetch)])
         if not isinstance(self._cluster, TlsKafkaCluster):
             return times
         rows = [(*point.row, 0.0) for point in produce] + [point.row for point in packed]

@@ -147,6 +147,26 @@ def test_network_threads_read_and_send() -> None:
     assert np.median(found, axis=0) == pytest.approx([0.0, 1.0, 0.0, 0.0, 1.0], abs=0.01)
 
 
+def test_work_that_is_there_already_wakes_no_thread() -> None:
+    time, ends = VirtualTime(), list[float]()
+    threads = Threads(time, 1, wake_s=0.4)
+    for _ in range(3):
+        threads.submit(1.0, lambda: ends.append(time.now_s))
+    time.run_until(10.0)
+    assert ends == pytest.approx([1.0, 1.6, 2.2])
+
+
+def test_clients_alone_have_tls_and_a_leader_unpacks_what_it_validates() -> None:
+    """A record of 991 bytes: 1 ms of a network thread for its request and for the fetch's response, 1 µs a byte of a
+    handler. A follower's fetch has no TLS."""
+    times = replace(FREE, tls_network_us=2_000.0, unpack_byte_us=1.0)
+    for tls, replicas, parts in ((True, 2, [0.0, 2.0, 0.0, 0.0, 1.0]), (False, 2, [0.0, 1.0, 0.0, 0.0, 0.0])):
+        shape = ClusterShape(times, brokers=2, zones=1, same_zone_ms=0.0, network_threads=3, tls=tls)
+        load = ProducerLoad(1, 10.0, 991, linger_ms=0.0, trogdor=False, compression=0.5)
+        found = simulate(shape, load, partitions=1, replicas=replicas, consumers=1, seconds=2.0).latency_ms
+        assert np.median(found, axis=0) == pytest.approx(parts, abs=0.01)
+
+
 def test_a_seed_determines_a_run_and_everything_is_delivered() -> None:
     shape = ClusterShape(MEASURED["kafka"], threads=THREADS["kafka"], network_threads=NETWORK_THREADS["kafka"])
     runs = [simulate(shape, fixed_load(30), warm_s=0.2, seconds=0.5, seed=seed) for seed in (1, 1, 2)]
@@ -165,11 +185,11 @@ def test_more_idle_partitions_cost_more_latency(threads: int) -> None:
 
 
 def test_brokers_write_and_read_as_the_formula_says() -> None:
-    found = replication(ClusterShape(MEASURED["kafka"], threads=8, network_threads=3), 0.5)
+    found = replication(ClusterShape(MEASURED["kafka"], threads=8, network_threads=3), 0.2)
     assert found["largest difference"] <= 0.05
 
 
 def test_waiting_grows_as_busy_by_idle() -> None:
-    found = load_sweep(ClusterShape(MEASURED["camerlengo"], brokers=1, zones=1), 1.0)
+    found = load_sweep(ClusterShape(MEASURED["camerlengo"], brokers=1, zones=1), 0.6)
     assert found["produce alone"]["R^2"] >= 0.95
     assert found["produce alone"]["ms = a + b * busy/idle"][1] > 0
