@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 if sys.platform == "win32":
     import msvcrt
@@ -68,6 +68,28 @@ def sync_data(fd: int) -> None:
         os.fsync(fd)
     else:
         os.fdatasync(fd)
+
+
+def write_back(fd: int, position: int, length: int) -> None:
+    """Have the system begin to write a range of a file to the disk. Nothing happens where there is no such call
+    (sync_file_range, Linux), or it fails: `sync_data` still writes all, and reports errors."""
+    if sys.platform == "linux":
+        if not _sync_file_range:
+            import ctypes  # rarely needed, and slow to import
+
+            _sync_file_range.append(getattr(ctypes.CDLL(None), "sync_file_range", _nothing_written))
+            _sync_file_range.append(ctypes.c_int64)
+        call, offset = _sync_file_range
+        call(fd, offset(position), offset(length), SYNC_FILE_RANGE_WRITE)
+
+
+SYNC_FILE_RANGE_WRITE: Final = 2
+"""Without waiting: that would take errors away from `sync_data`."""
+_sync_file_range: Final[list[Callable[..., Any]]] = []
+
+
+def _nothing_written(*_: object) -> int:
+    return 0
 
 
 def sync_file(path: str) -> None:

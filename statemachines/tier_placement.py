@@ -158,6 +158,23 @@ class CopyBudget:
         return 0.0 if self.bytes >= 0 else -self.bytes * 1000 / rate
 
 
+FLUSH_SLICE_BYTES = 256 * 1024
+"""What a flush by rate writes at a time: an HDD needs a seek for each, so smaller ones cost it more time."""
+FLUSH_SPREAD_MS = 1000.0
+
+
+def flush_slice_wait_ms(
+    waiting_bytes: float, slice_bytes: float, logs: int, bytes_per_second: float, spread_ms: float = FLUSH_SPREAD_MS
+) -> float:
+    """How long after a slice of a device's logs the next one is written, if `waiting_bytes` of `logs` wait for it.
+
+    What waits is spread over `spread_ms`, so that a device writes as steadily as its logs grow; logs are written one
+    after the other, since going on in a file costs no seek. The rate of a log is an upper bound.
+    """
+    rate = min(waiting_bytes * 1000 / spread_ms, max(1, logs) * bytes_per_second)
+    return slice_bytes * 1000 / rate if rate > 0 else spread_ms
+
+
 class FlushReason(Enum):
     COUNT = "flush.messages"
     TIME = "flush.ms"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import Any
 
+from controller.broker.flush_pacing import FlushPacing
 from controller.broker.log_manager import LogManager
 from controller.broker.records.cold_reads import until_cached
 from controller.broker.replica_manager import ReplicaManager
@@ -65,6 +66,7 @@ class LogMaintenance:
         self._trace = trace
         self._timers: dict[Callable[[], None], Timer] = {}
         self._closed = False
+        self._pacing = FlushPacing(logs, clock, drive)
         self._all_offline = False
         self._tasks: tuple[tuple[Callable[[], None], int], ...] = (
             (self.checkpoint_high_watermarks, settings.replica_high_watermark_checkpoint_interval_ms),
@@ -83,6 +85,7 @@ class LogMaintenance:
     def stop(self) -> None:
         """Nothing is done any more. Safe to call twice."""
         self._closed = True
+        self._pacing.stop()
         for timer in self._timers.values():
             timer.cancel()
 

@@ -137,6 +137,9 @@ class LogDirectory:
         """See MOVES."""
         self._made_beside: set[TopicPartition] = set()
         """See MADE."""
+        self.flush_soon: Callable[[PartitionLog], bool] = lambda _log: False
+        """See `PartitionLog`; may be replaced."""
+        self._flush_soon = self._ask_to_flush  # one bound method for all logs
         self._superseded = superseded
         self.stores = stores
         self.ssd = SsdSpace(path)
@@ -398,7 +401,11 @@ class LogDirectory:
             keep_recovery_point=self._keep_recovery_points,
             producers_added=self._producers_added,
             tiers=LogTiers(self._disk, directory, self.stores, self.ssd) if self.stores else None,
+            flush_soon=self._flush_soon,
         )
+
+    def _ask_to_flush(self, log: PartitionLog) -> bool:
+        return self.flush_soon(log)
 
     def _directory(self, partition: TopicPartition) -> str:
         return f"{self.path}/{directory_name(partition)}"

@@ -158,6 +158,9 @@ class File(Protocol):
     def sync(self) -> None:
         """When it returns, the file's bytes and length are on the disk. Its name is not: `Disk.sync_names`."""
 
+    def write_back(self, position: int, length: int) -> None:
+        """Begin to write these bytes to the disk, so that `sync` has less to write. A hint, which never fails."""
+
     def fileno(self) -> int:
         """For sendfile. OSError where the file is none of the system's."""
 

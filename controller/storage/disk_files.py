@@ -45,6 +45,7 @@ from controller.system import (
     sync_file,
     sync_file_system,
     try_lock,
+    write_back,
 )
 
 
@@ -236,6 +237,9 @@ class OpenFile:
 
     def sync(self) -> None:
         sync_data(self._fd)
+
+    def write_back(self, position: int, length: int) -> None:
+        write_back(self._fd, position, length)
 
     def read_cached(self, position: int, length: int) -> bytes | None:
         """See `system.read_cached`."""
@@ -439,6 +443,10 @@ class CachedFile:
 
     def sync(self) -> None:
         self._opened().sync()
+
+    def write_back(self, position: int, length: int) -> None:
+        with suppress(OSError):  # it was removed
+            self._opened().write_back(position, length)
 
     def fileno(self) -> int:
         return self._opened().fileno()

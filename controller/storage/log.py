@@ -157,13 +157,15 @@ class PartitionLog:
 
     `now_ms` returns wall time. `keep_recovery_point` must have written `recovery_point` durably when it returns: it is
     called before a truncation below it. `settings` may be replaced at any time. `producers_added` is called with the
-    number of producer ids that are new in this log; those known when it was opened do not count.
+    number of producer ids that are new in this log; those known when it was opened do not count. `flush_soon` is called
+    when a log is to be flushed by rate, and returns False if the log must do it itself, now.
     """
 
     __slots__ = (
         "_began_ms",
         "_compaction",
         "_disk",
+        "_flush_soon",
         "_held",
         "_keep_recovery_point",
         "_let_go",
@@ -199,8 +201,10 @@ class PartitionLog:
         keep_recovery_point: Callable[[], None] | None = None,
         producers_added: Callable[[int], None] | None = None,
         tiers: LogTiers | None = None,
+        flush_soon: Callable[[PartitionLog], bool] | None = None,
     ) -> None:
         self.directory = directory
+        self._flush_soon = flush_soon
         if tiers is not None:
             self.tiers = tiers  # type: ignore[misc]
         self._producers_added = producers_added or _not_counted
@@ -282,6 +286,10 @@ class PartitionLog:
     def active_bytes(self) -> int:
         """Of the segment that is appended to."""
         return 0 if self._held is None else self._active.size_bytes
+
+    @property
+    def unflushed_bytes(self) -> int:
+        return self._unflushed_bytes
 
     @property
     def segment_offsets(self) -> tuple[int, ...]:
@@ -424,7 +432,10 @@ class PartitionLog:
         self.log_end_offset = last_offset + 1
         self._unflushed_bytes += len(data)
         records = self.log_end_offset - self.recovery_point
-        if records >= settings.flush_messages or self._unflushed_bytes >= settings.flush_bytes_per_second:
+        if records >= settings.flush_messages or (
+            self._unflushed_bytes >= settings.flush_bytes_per_second
+            and not (self._flush_soon is not None and self._flush_soon(self))
+        ):
             self.flush()
 
     @on_disk

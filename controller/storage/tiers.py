@@ -94,6 +94,9 @@ class HddFile:
     def sync(self) -> None:
         self._file.sync()
 
+    def write_back(self, position: int, length: int) -> None:
+        self._file.write_back(position, length)
+
     def fileno(self) -> int:
         return self._file.fileno()
 

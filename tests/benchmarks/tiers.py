@@ -272,8 +272,8 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.quick:
             load = replace(load, warm_s=6.0, measured_s=5.0)
         cells = runs([Flush.Rate], [Case.RealTime, Case.Both]) if arguments.quick else runs()
-        written[GRADIENT] = [*gradient(load)]
         measured = physical(load, cells, arguments.seed)
+        written[GRADIENT] = [*gradient(load)]
         real = with_ratios({run: figures([each], load.chunk, load.measured_s) for run, each in measured.items()})
         of_hosts = [LabCell(replace(load, host=each.host), run) for run, each in measured.items()]
         model = with_ratios(dict(zip(cells, simulated(of_hosts, arguments.seed), strict=True)))

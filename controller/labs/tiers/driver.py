@@ -23,13 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.labs.tiers.placement import SPAN, Devices, TieredStore, drawn, lags_of, phases
+from controller.labs.tiers.placement import SPAN, Devices, FlushTurns, TieredStore, drawn, lags_of, phases, store_of
 from controller.labs.tiers.workload import DIRTY_SHARE, Architecture, Flush, LabWorkload, LogStorage
 from statemachines.tier_placement import FlushReason
 
 HOST_OPERATIONS = ("writes", "reads", "begun reads", "device reads")
 """In the order of `HostLatency`."""
 PROBE_S = 0.02
+PROBED_CHUNKS = 16
+"""What probes read in the page cache. It is as much larger."""
 SETTLE_S = 0.3
 """Until what was asked for in advance is in the page cache."""
 SYNC_ALL = 7
@@ -55,12 +57,16 @@ class LabDriver:
         self.draws = drawn(load, job.seed)
         self.phase = self.draws.phase
         self.devices = Devices(load, phases(load, 0))
-        self.store = TieredStore(self.devices) if job.architecture.storage is LogStorage.Tiered else None
+        self.placed = store_of(job.architecture.storage, self.devices)
+        self.store = self.placed if isinstance(self.placed, TieredStore) else None
         self.lock = threading.Lock()
         self.chunk = round(load.chunk)
         self.data = os.urandom(self.chunk)
         self.written = [-1] * load.partitions
         self.unflushed = [0] * load.partitions
+        homes = {self.placed.home(partition).name for partition in range(load.partitions)}
+        self.turns = {home: FlushTurns(load) for home in homes}
+        self.due = {home: threading.Event() for home in homes}
         self.to_flush = [threading.Semaphore(0) for _ in range(load.partitions)]
         self.start = 0.0
         self.found: dict[str, Any] = {f"host {each}": [] for each in HOST_OPERATIONS}
@@ -127,21 +133,42 @@ class LabDriver:
                 os.fdatasync(files.of(path))
                 self.unflushed[partition] = 0
             elif reason is FlushReason.RATE:
-                self.to_flush[partition].release()
+                home = self.placed.home(partition).name
+                with self.lock:
+                    self.turns[home].add(partition)
+                self.due[home].set()
             self.note("writes", due)
             number += 1
 
+    def pace(self, home: str) -> None:
+        """Let the logs of a device write their slices, at the times that the rule says."""
+        at = 0.0
+        while True:
+            with self.lock:
+                turn = self.turns[home].next()
+            if turn is None:
+                self.due[home].wait()
+                self.due[home].clear()
+                continue
+            partition, wait_s = turn
+            self.to_flush[partition].release()
+            at = max(at, self.now()) + wait_s
+            self.wait_until(at)
+
     def flush(self, partition: int) -> None:
-        number, files, libc = 0, LastOpened(os.O_RDWR), ctypes.CDLL(None)
+        """Write the slices of a log, each when it is due and the one before is written."""
+        written, files, libc, slices = 0, LastOpened(os.O_RDWR), ctypes.CDLL(None), self.load.flush_slices
+        nbytes = self.chunk // slices
         while True:
             self.to_flush[partition].acquire()
-            before = time.monotonic()
+            number, slice_ = divmod(written, slices)
             path, at = self.place(partition, number, self.kind(partition, number, write=True))
-            libc.sync_file_range(files.of(path), ctypes.c_long(at), ctypes.c_long(self.chunk), SYNC_ALL)
-            number += 1
-            with self.lock:
-                self.unflushed[partition] -= 1
-            time.sleep(max(0.0, before + self.load.chunk / self.load.flush_rate - time.monotonic()))
+            begin = ctypes.c_long(at + slice_ * nbytes)
+            libc.sync_file_range(files.of(path), begin, ctypes.c_long(nbytes), SYNC_ALL)
+            written += 1
+            if slice_ + 1 == slices:
+                with self.lock:
+                    self.unflushed[partition] -= 1
 
     # -- consumers
 
@@ -190,43 +217,53 @@ class LabDriver:
         sources, targets, buffer = (
             LastOpened(os.O_RDONLY | os.O_DIRECT),
             LastOpened(os.O_RDWR | os.O_DIRECT),
-            mmap.mmap(-1, self.chunk),
+            mmap.mmap(-1, round(load.copy_piece)),
         )
-        pause = load.chunk / load.copy_rate
+        piece = round(load.copy_piece)
+        pause = piece / load.copy_rate
+        at = self.now()
         while True:
             with self.lock:
                 segment = store.begin_copy(disk)
             if segment is None:
                 time.sleep(pause)
                 continue
-            for chunk in range(self.devices.per_segment):
-                before = time.monotonic()
+            for position in range(0, self.devices.per_segment * self.chunk, piece):
+                at = max(at, self.now() - pause) + pause
                 name = f"{segment.partition}.{segment.number}"
-                os.preadv(sources.of(f"{self.job.mount}/ssd.{name}"), [buffer], chunk * self.chunk)
-                os.pwritev(targets.of(f"{self.job.mount}/hdd.{name}"), [buffer], chunk * self.chunk)
-                time.sleep(max(0.0, before + pause - time.monotonic()))
+                os.preadv(sources.of(f"{self.job.mount}/ssd.{name}"), [buffer], position)
+                os.pwritev(targets.of(f"{self.job.mount}/hdd.{name}"), [buffer], position)
+                self.wait_until(at)
             with self.lock:
                 store.copied(segment)
 
     def probe(self, operation: str) -> None:
-        """Measure what the host adds to an operation, of the page cache or past it, of a file that is on no device."""
+        """Measure what the host adds to an operation, of the page cache or past it, of a file that is on no device.
+
+        As in the log, a write needs new pages, and a read that goes on in a file has the next chunk read ahead.
+        """
         buffer, number = mmap.mmap(-1, self.chunk), 0
         flags = os.O_RDWR | (os.O_DIRECT if operation == "device reads" else 0)
         file = os.open(f"{self.job.mount}/mem.0.{HOST_OPERATIONS.index(operation)}", flags)
+        libc = ctypes.CDLL(None)
         due = HOST_OPERATIONS.index(operation) / len(HOST_OPERATIONS) * PROBE_S
         while True:
             self.wait_until(due)
-            begun, before = due, self.now()
+            begun = due if operation in ("writes", "reads") else self.now()
+            self.place(0, number, self.kind(0, number))
+            at = number % (PROBED_CHUNKS if operation == "reads" else self.devices.per_segment) * self.chunk
             if operation == "writes":
-                os.pwrite(file, self.data, number % 4 * self.chunk)
-            elif operation == "reads":
-                os.pread(file, self.chunk, 0)
-            else:
-                begun = before
+                os.pwrite(file, self.data, at)
+            elif operation == "device reads":
                 os.preadv(file, [buffer], 0)
-            self.note(f"host {operation}", begun)
-            if operation == "reads":
-                self.note("host begun reads", before)
+            else:
+                os.pread(file, self.chunk, at)
+            if at or operation != "begun reads":
+                self.note(f"host {operation}", begun)
+            if operation == "writes":
+                libc.sync_file_range(file, ctypes.c_long(at), ctypes.c_long(self.chunk), SYNC_ALL)
+            if operation in ("writes", "begun reads"):
+                os.posix_fadvise(file, at, self.chunk, os.POSIX_FADV_DONTNEED)
             due = max(due + PROBE_S, begun)
             number += 1
 
@@ -246,6 +283,8 @@ class LabDriver:
             work.append((self.produce, (partition,)))
             if self.job.flush is Flush.Rate:
                 work.append((self.flush, (partition,)))
+        if self.job.flush is Flush.Rate:
+            work += [(self.pace, (home,)) for home in self.turns]
         lags = lags_of(load, self.job.seed)
         for job, (partition, lag) in enumerate(self.draws.jobs):
             if lag is None:
@@ -254,7 +293,7 @@ class LabDriver:
                 work.append((self.consume, (partition, lag)))
         if self.store is not None:
             work += [(self.copy, (disk,)) for disk in range(load.hdds)]
-        work += [(self.probe, (operation,)) for operation in ("writes", "reads", "device reads")]
+        work += [(self.probe, (operation,)) for operation in HOST_OPERATIONS]
         self.start = time.monotonic() + 0.2
         for action, arguments in work:
             threading.Thread(target=action, args=arguments, daemon=True).start()

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.labs.tiers.devices import MB
-from controller.labs.tiers.driver import HOST_OPERATIONS, DriverJob
+from controller.labs.tiers.driver import HOST_OPERATIONS, PROBED_CHUNKS, DriverJob
 from controller.labs.tiers.figures import Case, LabMeasurement, LabRun
 from controller.labs.tiers.placement import CachedStore, Devices, phases, store_of
 from controller.labs.tiers.workload import ARCHITECTURES, Flush, HostLatency, LabWorkload
@@ -86,6 +86,8 @@ def physical_load(cache_mb: float = 128.0) -> LabWorkload:
         record=chunk / 128,
         flush_records=6 * 128,
         flush_rate=FLUSH_OVER_TRAFFIC * load.traffic * rate / 30,
+        flush_slice=chunk / 4,
+        copy_piece=chunk / 4,
         flush_every_s=chunk / (FLUSH_OVER_TRAFFIC * load.traffic * rate / 30),
         warm_s=8.0,
         measured_s=8.0,
@@ -172,7 +174,8 @@ class Rig:
         """Limit the cgroup to the page cache and what the driver uses besides."""
         stat = dict(line.split() for line in (self.memory / "memory.stat").read_text().splitlines())
         used = int((self.memory / "memory.usage_in_bytes").read_text())
-        limit = round(self.load.page_cache) + used - int(stat["cache"])
+        probed = PROBED_CHUNKS * round(self.load.chunk)
+        limit = round(self.load.page_cache) + probed + used - int(stat["cache"])
         (self.memory / "memory.limit_in_bytes").write_text(str(limit))
 
     @contextmanager

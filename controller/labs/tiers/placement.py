@@ -101,6 +101,30 @@ class Devices:
                 yield chunk_of(partition, SPAN // 2 - back)
 
 
+class FlushTurns:
+    """The slices that wait to be flushed by rate on one device, log after log in the order in which they became due."""
+
+    def __init__(self, load: LabWorkload) -> None:
+        self.load = load
+        self.is_running = False
+        self._waiting: dict[int, int] = {}
+
+    def add(self, partition: int) -> None:
+        """A chunk of a partition is due."""
+        self._waiting[partition] = self._waiting.get(partition, 0) + self.load.flush_slices
+
+    def next(self) -> tuple[int, float] | None:
+        """Return the partition whose slice is due now, and the seconds until the next one is; None if none waits."""
+        if not self._waiting:
+            return None
+        wait_s = self.load.slice_wait_s(sum(self._waiting.values()), len(self._waiting))
+        partition = next(iter(self._waiting))
+        self._waiting[partition] -= 1
+        if not self._waiting[partition]:
+            del self._waiting[partition]
+        return partition, wait_s
+
+
 class DiskStore:
     """HDDs alone."""
 
@@ -113,6 +137,10 @@ class DiskStore:
     def write(self, now: float, partition: int, number: int, nbytes: float) -> float:
         """Write a chunk of a partition or a part of it; return when it is on stable storage."""
         return self.devices.hdd(partition).submit(now, partition, nbytes, write=True)
+
+    def home(self, partition: int) -> DeviceQueue:
+        """Return the device of the file system that a partition is written to: its flushes by rate are paced."""
+        return self.devices.hdd(partition)
 
     def read(self, now: float, partition: int, number: int, reader: object) -> float:
         """Read a chunk for a consumer that missed the page cache; return when it is in memory."""
@@ -219,10 +247,13 @@ class TieredStore(DiskStore):
         """Return the segment of a chunk. Segments roll with jitter, not all partitions' at one time."""
         return (number + self.devices.shift(partition)) // self.devices.per_segment
 
+    def home(self, partition: int) -> DeviceQueue:
+        is_leader = partition < self.devices.load.leaders
+        on_hdd = append_tier(is_leader, followers_on=Tier.HDD) is Tier.HDD
+        return self.devices.hdd(partition) if on_hdd else self.devices.ssd(partition)
+
     def write(self, now: float, partition: int, number: int, nbytes: float) -> float:
-        if append_tier(partition < self.devices.load.leaders, followers_on=Tier.HDD) is Tier.HDD:
-            return super().write(now, partition, number, nbytes)
-        return self.devices.ssd(partition).submit(now, partition, nbytes, write=True)
+        return self.home(partition).submit(now, partition, nbytes, write=True)
 
     def read(self, now: float, partition: int, number: int, reader: object) -> float:
         if not self.on_ssd(partition, number):

@@ -13,6 +13,7 @@ from controller.labs.tiers.figures import LabMeasurement
 from controller.labs.tiers.placement import (
     SPAN,
     Devices,
+    FlushTurns,
     LabSegment,
     TieredStore,
     chunk_of,
@@ -50,7 +51,9 @@ class LabBroker:
         self._written = [-1] * load.partitions
         self._unflushed = [0] * load.partitions
         self._ahead: set[int] = set()
-        self._flushing = [False] * load.partitions
+        self._turns: dict[str, FlushTurns] = {}
+        self._slices_due = [0] * load.partitions
+        self._flushed_slices = [0] * load.partitions
 
     def at(self, time: float, action: Callable[..., None], *arguments: Any) -> None:
         self._number += 1
@@ -116,9 +119,13 @@ class LabBroker:
         if reason is FlushReason.COUNT:
             self.at(done, self._flush_by_count, partition, number, due)
             return
-        if reason is FlushReason.RATE and not self._flushing[partition]:
-            self._flushing[partition] = True
-            self.at(done, self._flush_by_rate, partition)
+        if reason is FlushReason.RATE:
+            home = self.store.home(partition).name
+            turns = self._turns.setdefault(home, FlushTurns(load))
+            turns.add(partition)
+            if not turns.is_running:
+                turns.is_running = True
+                self.at(done, self._flush_by_rate, turns)
         self.measured.writes.append(done - due)
         self.at(max(now, due + load.period_s), self._append, partition, number + 1)
 
@@ -134,15 +141,29 @@ class LabBroker:
         self.measured.writes.append(now - due)
         self.at(max(now, due + self.load.period_s), self._append, partition, number + 1)
 
-    def _flush_by_rate(self, now: float, partition: int) -> None:
-        """Write one chunk in the background, and the next no sooner than the rate allows."""
-        left = self._unflushed[partition]
-        self._flushing[partition] = left > 0
-        if left:
-            self._unflushed[partition] = left - 1
-            number = SPAN // 2 + self._written[partition] - left + 1
-            done = self.store.write(now, partition, number, self.load.chunk)
-            self.at(max(now + self.load.chunk / self.load.flush_rate, done), self._flush_by_rate, partition)
+    def _flush_by_rate(self, now: float, turns: FlushTurns) -> None:
+        """Have the next slice of a device's logs written, in the background."""
+        turn = turns.next()
+        turns.is_running = turn is not None
+        if turn is not None:
+            partition, wait_s = turn
+            self._slices_due[partition] += 1
+            if self._slices_due[partition] == 1:
+                self._write_slice(now, partition)
+            self.at(now + wait_s, self._flush_by_rate, turns)
+
+    def _write_slice(self, now: float, partition: int) -> None:
+        """Write one slice of a log; the next that is due follows when it is written."""
+        chunk = self._flushed_slices[partition] // self.load.flush_slices
+        done = self.store.write(now, partition, SPAN // 2 + chunk, self.load.chunk / self.load.flush_slices)
+        self.at(done, self._slice_written, partition)
+
+    def _slice_written(self, now: float, partition: int) -> None:
+        self._flushed_slices[partition] += 1
+        self._unflushed[partition] -= self._flushed_slices[partition] % self.load.flush_slices == 0
+        self._slices_due[partition] -= 1
+        if self._slices_due[partition]:
+            self._write_slice(now, partition)
 
     # -- consumers
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from controller.labs.tiers.devices import MB, DeviceModel, hdd_model, ssd_model
-from statemachines.tier_placement import FlushReason, flush_reason
+from statemachines.tier_placement import FLUSH_SLICE_BYTES, FlushReason, flush_reason, flush_slice_wait_ms
 
 
 class LogStorage(Enum):
@@ -76,7 +77,8 @@ class LabWorkload:
     job reads `catch_up` times as fast as its partition is written, and begins anew when it has caught up. The others
     lag by up to `near_s`, the 8 minutes that the page cache holds, exponentially so that a fifth would lag by more.
     An HDD takes copies `copy_share` times as fast as leaders' data comes, `copy_piece` bytes at a time, as brokers do.
-    `read_ahead`: chunks that a sequential read brings beyond its own. `sample_s`: interval of the disks' writes.
+    A flush by rate writes `flush_slice` bytes at a time, spread over `flush_every_s`. `read_ahead`: chunks that a
+    sequential read brings beyond its own. `sample_s`: interval of the disks' writes.
     """
 
     page_cache: float = 80 * 1024 * MB
@@ -98,6 +100,7 @@ class LabWorkload:
     flush_records: int = 50_000
     flush_rate: float = 2 * MB
     flush_every_s: float = 1.0
+    flush_slice: float = FLUSH_SLICE_BYTES
     copy_share: float = 1.1
     copy_piece: float = 256 * 1024
     read_ahead: int = 0
@@ -152,6 +155,16 @@ class LabWorkload:
         )
         return flush_reason(round(size / self.record), size, 0, count, NEVER, rate)
 
+    @property
+    def flush_slices(self) -> int:
+        """Slices of a chunk that is flushed by rate."""
+        return max(1, math.ceil(self.chunk / self.flush_slice))
+
+    def slice_wait_s(self, slices: int, logs: int) -> float:
+        """Seconds from one slice of a device to its next, with so many waiting of so many partitions."""
+        size, spread_ms = self.chunk / self.flush_slices, self.flush_every_s * 1000
+        return flush_slice_wait_ms(slices * size, size, logs, self.flush_rate, spread_ms) / 1000
+
     def at_traffic(self, traffic: float) -> LabWorkload:
         """Return the workload with another traffic and the same devices, caches and lags."""
         return replace(self, traffic=traffic, ssd_time=self.ssd_time * self.traffic / traffic)
@@ -176,6 +189,7 @@ class LabWorkload:
             record=self.record * bytes_ratio,
             flush_rate=self.flush_rate * rate,
             flush_every_s=self.flush_every_s * time_ratio,
+            flush_slice=self.flush_slice * bytes_ratio,
             copy_piece=self.copy_piece * bytes_ratio,
             memory=self.memory * rate,
             memory_s=self.memory_s * time_ratio,
