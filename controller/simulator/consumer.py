@@ -98,7 +98,10 @@ class SimulatedConsumer:
         topics: dict[str, list[FetchPartition]] = {}
         for place in places:
             topic, number = self._routes.partitions[place]
-            topics.setdefault(topic, []).append(FetchPartition(number, self.positions[place], PARTITION_BYTES))
+            epoch = self._routes.epochs[place]  # a broker that leads in an older one refuses
+            topics.setdefault(topic, []).append(
+                FetchPartition(number, self.positions[place], PARTITION_BYTES, current_leader_epoch=epoch)
+            )
         return FetchRequest(
             MAX_WAIT_MS,
             1,

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Protocol
 
-from controller.clock import Coro, spawn
+from controller.clock import Coro, Future, spawn
 from controller.core.leadership import epoch_in
 from controller.machine.process import ProcessState
 from controller.scenarios.faults import (
@@ -86,7 +87,16 @@ from controller.zookeeper.codecs import (
     encode_topic_assignment,
 )
 from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
-from controller.zookeeper.operations import ANY_VERSION, Create, Delete, SetData, Write, Znode, ZooKeeperError
+from controller.zookeeper.operations import (
+    ANY_VERSION,
+    Create,
+    Delete,
+    SetData,
+    Write,
+    WriteResults,
+    Znode,
+    ZooKeeperError,
+)
 
 SHELL_SESSION_MS = 30_000
 GARBAGE = b"{not json"
@@ -153,6 +163,7 @@ class Faults:
         self._spoiled: dict[str, tuple[bytes, bytes]] = {}  # the spoiled and the former value, by path
         self._hostile = HostileClients(host.world)
         self._epoch_edited = False
+        self._written: Future[WriteResults] | None = None  # the last write of the administrator's session
 
     @cached_property
     def shell(self) -> InMemoryConnection:
@@ -427,8 +438,13 @@ class Faults:
         spawn(self._until_deleted(paths.CONTROLLER_EPOCH, lambda row: epoch_in(row) is None))
 
     async def _until_deleted(self, path: str, wrong: Callable[[Znode], bool]) -> None:
-        """Delete the znode if it is `wrong`; again while ZooKeeper does not answer."""
+        """Delete the znode if it is `wrong`; again while ZooKeeper does not answer.
+
+        What was written before has its answer first: ZooKeeper may apply it after an election only."""
         while True:
+            if self._written is not None and not self._written.done:
+                with suppress(ZooKeeperError):
+                    await self._written
             row = self._zookeeper.row(path)
             if row is None or not wrong(row):
                 return
@@ -498,7 +514,7 @@ class Faults:
         return WRITTEN
 
     def _write(self, operations: Sequence[Write]) -> None:
-        self.shell.multi(operations)
+        self._written = self.shell.multi(operations)
 
     # -- clients
 

@@ -229,11 +229,14 @@ class RecordRun:
                 yield Unmet(name, (), found.detail)
         yield from self._replicas_agree()
         is_served = self._keeps and self._served()
+        transactional = () if history.transactions is None else history.transactions.transactional_ids
         for failure in history.troubles:
             if WRONG_CRC in failure:
                 yield Unmet("records-as-sent", (), failure)
             elif failure == OFFSETS_UNSTABLE and not self._keeps_decisions:
                 continue  # the marker that ended a transaction is lost, as in Kafka
+            elif failure.partition(":")[0] in transactional and self._has_lost_decisions:
+                continue  # the coordinator forgot the client, or what it decided, as in Kafka
             elif is_served and NOT_IN_TIME not in failure:
                 yield Unmet("clients-served", (), failure)
 
@@ -251,11 +254,16 @@ class RecordRun:
         return self._keeps_groups and not any(paths.partition_state(*name) in broken for name in names)
 
     @property
-    def _keeps_decisions(self) -> bool:
-        """Whether what the coordinator of transactions has decided stays, and the offsets in transactions."""
+    def _has_lost_decisions(self) -> bool:
+        """Whether a promise was broken to __transaction_state, so that its coordinator may have forgotten records."""
         broken = self._liveness_checker.safety_checker.data_loss.broken
         names = [name for name in self._liveness_checker.partitions() if name[0] == TRANSACTIONS_TOPIC]
-        kept = self._keeps_transactions and not any(paths.partition_state(*name) in broken for name in names)
+        return any(paths.partition_state(*name) in broken for name in names)
+
+    @property
+    def _keeps_decisions(self) -> bool:
+        """Whether what the coordinator of transactions has decided stays, and the offsets in transactions."""
+        kept = self._keeps_transactions and not self._has_lost_decisions
         return kept and (not self._workload.members or self._keeps_offsets)
 
     def _promised(self, *, transactional: bool) -> dict[str, RecordChecker]:

@@ -27,6 +27,7 @@ from controller.protocol import (
     response_body,
 )
 from controller.protocol.client import FindCoordinatorRequest, FindCoordinatorResponse
+from controller.protocol.fetch import NO_LEADER_EPOCH
 from controller.protocol.schema import RequestValue, ResponseValue
 from controller.scenarios.records.workload import PartitionName
 from controller.simulator.network import Address, Network
@@ -58,6 +59,8 @@ class Routes:
         self.clock = clock
         self.partitions = tuple(partitions)
         self.leaders = [NOBODY] * len(self.partitions)
+        self.epochs = [NO_LEADER_EPOCH] * len(self.partitions)
+        """The latest leader epoch of each that some broker answered; -1: none."""
         self.learned: Callable[[], None] = lambda: None
         self._places = {name: place for place, name in enumerate(self.partitions)}
         self._connect = connect
@@ -157,21 +160,30 @@ class Routes:
 
     def _take(self, body: bytes) -> None:
         # Most answers are the one before, byte for byte.
-        if self._latest is None or self._latest[0] != body:
-            self._latest = (body, self._leaders_in(body))
-        self.leaders = list(self._latest[1])
+        if self._latest is not None and self._latest[0] == body:
+            self.leaders = list(self._latest[1])
+        else:
+            self.leaders, is_latest = self._leaders_in(body)
+            self._latest = (body, list(self.leaders)) if is_latest else None
 
-    def _leaders_in(self, body: bytes) -> list[int]:
-        leaders = list(self.leaders)
+    def _leaders_in(self, body: bytes) -> tuple[list[int], bool]:
+        """The leaders, and whether no partition was passed over. One is whose leader epoch is older than the latest
+        that is known, as by Kafka's clients: a broker without contact may answer so (KIP-320)."""
+        leaders, is_latest = list(self.leaders), True
         answer = decode_response_body(ApiKey.METADATA, _METADATA_VERSION, body)
         assert isinstance(answer, MetadataResponse)
         live = [broker.node_id for broker in answer.brokers if broker.node_id in self._brokers]
         for topic in answer.topics:
             for partition in topic.partitions:
                 place = self._places.get((topic.name or "", partition.partition_index))
-                if place is not None:
-                    leaders[place] = partition.leader_id if partition.leader_id in live else NOBODY
-        return leaders
+                if place is None:
+                    continue
+                if partition.leader_epoch < self.epochs[place]:
+                    is_latest = False
+                    continue
+                self.epochs[place] = partition.leader_epoch
+                leaders[place] = partition.leader_id if partition.leader_id in live else NOBODY
+        return leaders, is_latest
 
 
 class CoordinatorLink:

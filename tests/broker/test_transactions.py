@@ -526,6 +526,19 @@ def test_a_decision_that_is_not_written_is_none(broker: TransactionBroker) -> No
     assert broker.state() is CompleteAbort
 
 
+def test_a_producer_is_refused_for_good_only_by_who_can_write(broker: TransactionBroker) -> None:
+    """Found by the swarm: a coordinator that was cut off, and deposed, refused by what it had known before."""
+    producer = broker.begun()
+    broker.add(producer)
+    broker.end(producer, True)
+    broker.wait()
+    broker.configs.min_insync_of[TRANSACTIONS_TOPIC] = 2
+    assert broker.end(producer, False) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    broker.configs.min_insync_of[TRANSACTIONS_TOPIC] = 1
+    assert broker.end(producer, False) == ErrorCode.INVALID_TXN_STATE
+    assert broker.state() is CompleteCommit
+
+
 def test_an_older_coordinators_marker_is_refused_by_a_partition(broker: TransactionBroker) -> None:
     def write(epoch: int) -> int:
         topics = (WritableTxnMarkerTopic("t", (0,)),)

@@ -8,9 +8,11 @@ import pytest
 
 from controller.broker.metrics import metrics_of
 from controller.core.leadership import HIGHEST_EPOCH, Reason
-from controller.scenarios.faults import ControllerEdit, EpochEdit
+from controller.scenarios.faults import ControllerEdit, ElectZooKeeper, EpochEdit, KillZooKeeper
+from controller.scenarios.language import ClusterSpec, Plan
 from controller.simulator import DeleteController, EditController, EditControllerEpoch, Simulation
 from controller.simulator.faults import EPOCHS
+from controller.simulator.swarm import run_plan
 from controller.trace import ControllerElected, ControllerResigned, Noted
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import ClusterId, encode_cluster_id
@@ -108,6 +110,23 @@ def test_a_persistent_controller_is_reported_by_every_candidate_until_it_is_gone
     world.run_until_rest()
     assert taken_for_controller(world) == {world.controller}
     assert blocked(world) == {None}
+
+
+def test_an_edit_that_zookeeper_applies_after_the_calm_is_repaired() -> None:
+    """Found by the swarm (14512): an edit was sent, the servers elected, and the calm found nothing to repair."""
+    elections = [ElectZooKeeper(at_ms=at_ms) for at_ms in (600.1, 1_810.4, 2_417.8, 5_778.1)]
+    dead = KillZooKeeper(at_ms=3_241.2, server=3, for_ms=382.0)
+    edit = EditController(at_ms=5_774.8, node=3, how="persistent", for_ms=6_020.0)
+    found = Plan(
+        name="late-edit",
+        seed=14512,
+        cluster=ClusterSpec(brokers=4, zookeeper_servers=3, session_timeout_ms=4_000),
+        core=(*BROKERS, 4),
+        calm_ms=5_903.0,
+        bound_ms=20_000.0,
+        happenings=(*elections, dead, edit),
+    )
+    assert run_plan(found).violation is None
 
 
 def test_an_unreadable_controller_of_another_session_is_reported_until_that_session_ends() -> None:

@@ -9,6 +9,12 @@ from msgspec.structs import replace
 
 from controller.clock import VirtualClock, spawn
 from controller.protocol import ApiKey, ErrorCode
+from controller.protocol.client import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from controller.protocol.codec import encode_response_body
 from controller.protocol.fetch import FetchPartitionData, FetchResponse, FetchTopicData
 from controller.scenarios.faults import ChangeMember, CreateTopic, Kill, Pause
@@ -16,7 +22,7 @@ from controller.scenarios.files import parse_plan, plan_text
 from controller.scenarios.language import ClusterSpec, Happening, Plan, PlanRecords
 from controller.simulator.consumer import SimulatedConsumer
 from controller.simulator.plan_generator import COORDINATOR, draw_plan
-from controller.simulator.routes import Routes
+from controller.simulator.routes import NOBODY, Routes
 from controller.simulator.swarm import PlanWorld, run_plan
 from controller.storage.batches import Record, encode_batch
 from tests.simulator.planted_groups import GROUP_FAULTS
@@ -105,6 +111,26 @@ def test_a_plan_without_a_group_says_nothing_of_one() -> None:
     text = plan_text(replace(without, records=replace(without.records, members=0, group_session_ms=6_000)))
     assert "member" not in text
     assert "group_session" not in text
+
+
+def test_metadata_of_an_older_leader_epoch_is_passed_over() -> None:
+    """Found by the swarm: a former leader, cut off, named itself, and had less than the consumer had read."""
+    routes = Routes(lambda _: pytest.fail("dialled"), VirtualClock(), Random(0), {1: ("a", 1), 2: ("b", 2)}, [("t", 0)])
+
+    def take(leader: int, epoch: int) -> list[int]:
+        partition = MetadataResponsePartition(0, 0, leader, (1, 2), (1, 2), epoch)
+        brokers = tuple(MetadataResponseBroker(node, "b", 9092) for node in (1, 2))
+        answer = MetadataResponse(brokers, (MetadataResponseTopic(0, "t", (partition,)),))
+        routes._take(encode_response_body(ApiKey.METADATA, 9, answer))
+        return routes.leaders
+
+    assert take(1, 6) == [1]
+    assert take(2, 3) == [1]
+    routes.leaders = [NOBODY]
+    assert take(2, 3) == [NOBODY]
+    assert take(2, 7) == [2]
+    (topic,) = SimulatedConsumer(0, routes)._request([0]).topics
+    assert topic.partitions[0].current_leader_epoch == 7
 
 
 def test_an_answer_for_a_position_that_was_set_back_is_not_read() -> None:

@@ -241,6 +241,12 @@ class TransactionCoordinator:
             answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
             return
         refusal = _end_refusal(transaction, producer_id, epoch, commits=commits, by_client=by_client)
+        if refusal is ErrorCode.INVALID_TXN_STATE and by_client:
+            # Its producer gives up for good: a broker that was deposed, and does not know, must not refuse so.
+            self._store.confirm(
+                partition, transaction, lambda error: answer(refusal if error is ErrorCode.NONE else error)
+            )
+            return
         if refusal is not None:
             answer(refusal)
             return

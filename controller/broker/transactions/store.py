@@ -131,6 +131,27 @@ class TransactionStore:
         batch = batch_of([record], self._clock.wall_ms())
         self.topic.append(partition.index, batch, ACKS_ALL, max(change.timeout_ms, 1), appended)
 
+    def confirm(
+        self,
+        partition: CoordinatedPartition[TransactionMetadata],
+        transaction: TransactionMetadata,
+        then: Callable[[ErrorCode], None],
+    ) -> None:
+        """Write the present state again, unless a change is pending. `then`: NONE if all replicas in sync have it, so
+        that no other broker coordinated the transactional id when the state was looked at."""
+        if transaction.pending is not None:
+            then(ErrorCode.CONCURRENT_TRANSACTIONS)
+            return
+        record = (transaction_key(transaction.id), transaction_value(transaction.as_written()))
+
+        def appended(result: ProducePartitionResult) -> None:
+            coordinates = self.still_coordinates(partition, transaction)
+            error = self._error(transaction, ErrorCode(result.error_code), len(record[1]))
+            then(error if coordinates else ErrorCode.NOT_COORDINATOR)
+
+        batch = batch_of([record], self._clock.wall_ms())
+        self.topic.append(partition.index, batch, ACKS_ALL, max(transaction.timeout_ms, 1), appended)
+
     def still_coordinates(
         self, partition: CoordinatedPartition[TransactionMetadata], transaction: TransactionMetadata
     ) -> bool:

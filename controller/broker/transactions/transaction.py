@@ -166,6 +166,20 @@ class TransactionMetadata:
             self.updated_ms if updated_ms is None else updated_ms,
         )
 
+    def as_written(self) -> Transition:
+        """The present state as a record has it."""
+        return Transition(
+            self.state,
+            self.producer_id,
+            self.producer_id,
+            self.producer_epoch,
+            self.last_producer_epoch,
+            self.timeout_ms,
+            dict(self.partitions),
+            self.start_ms,
+            self.updated_ms,
+        )
+
     def turn_to_abort(self, epoch: int) -> None:
         """The fence that is pending becomes the abort that it is for: both are written as one record."""
         TRANSACTION.require(PrepareEpochFence, PrepareAbort, lambda: self.id)
