@@ -80,24 +80,26 @@ class LogManager:
                     stores.append(opened[path].as_store())
             for path, those in replaced.items():
                 _set_aside(opened[path], those)
+            self.directories = tuple(opened[path] for path in paths)
+            self._settle_moves()
         except BaseException:
             for directory in opened.values():
                 directory.unlock()
             raise
-        self.directories = tuple(opened[path] for path in paths)
-        self._settle_moves()
         self.producers.added(sum(map(len, self._producer_states())))
 
     def _settle_moves(self) -> None:
+        """A directory that fails meanwhile is offline, as one that can't be opened."""
         all_online = self._all_online
-        for directory in self.directories if all_online else ():
-            directory.forget_made()
         for directory in self.directories:
-            for partition in sorted(directory.unsettled) if directory.health.cause is None else ():
-                if all_online or partition not in directory.logs:
-                    directory.settle(partition)
-                else:
-                    directory.leave_alone(partition)
+            with suppress(LogOffline):
+                if all_online:
+                    directory.forget_made()
+                for partition in sorted(directory.unsettled) if directory.health.cause is None else ():
+                    if all_online or partition not in directory.logs:
+                        directory.settle(partition)
+                    else:
+                        directory.leave_alone(partition)
 
     @property
     def _all_online(self) -> bool:

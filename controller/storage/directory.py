@@ -286,8 +286,8 @@ class LogDirectory:
     def forget_made(self) -> None:
         """Every directory is online, and no other has any of these partitions any more."""
         if self._made_beside:
-            self._made_beside.clear()
             self._write_offsets(MADE, {})
+            self._made_beside.clear()
 
     @on_disk
     def begin_future(self, partition: TopicPartition, topic_id: bytes) -> PartitionLog:

@@ -17,6 +17,7 @@ from controller.machine.disk import MemoryDisk
 from controller.protocol.errors import ErrorCode
 from controller.storage import DuplicateLogs, LogDirectory, PartitionLog
 from controller.storage.checkpoints import CLEAN_SHUTDOWN, decode_offsets
+from controller.storage.directory import MADE
 from tests.broker.harness import BROKER, KeptTrace, leader_and_isr, settings
 from tests.storage.batches import batch
 
@@ -281,3 +282,22 @@ def test_a_log_that_was_made_while_another_directory_was_offline_counts(lost: st
     kept.disk.make_directory(f"{lost}/t-0")  # by hand: nothing says which of them counts
     with pytest.raises(DuplicateLogs, match="t-0"):
         start()
+
+
+def test_a_directory_that_fails_at_the_end_of_opening_is_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by the swarm: the broker did not start, although its other directory could serve."""
+    kept = Kept(paths=PATHS)
+    kept.logs.directories[0].note_made((KEY,))
+    kept.logs.close()
+    replace = MemoryDisk.replace
+
+    def failing(disk: MemoryDisk, path: str, data: bytes) -> None:
+        if path == f"{PATHS[0]}/{MADE}":
+            raise OSError("planted")
+        replace(disk, path, data)
+
+    monkeypatch.setattr(MemoryDisk, "replace", failing)
+    logs = LogManager(kept.disk, PATHS, lambda _topic: kept.settings.log, kept.clock.wall_ms)
+    assert [one.health.cause is None for one in logs.directories] == [False, True]
+    assert [note.level for note in opening_notes(logs)] == ["info", "error"]
+    assert logs.get_or_create(("another", 0), is_new=True).directory.startswith(PATHS[1])

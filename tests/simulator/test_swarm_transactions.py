@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
+from controller.broker.transactions.transaction import TRANSACTIONS_TOPIC
 from controller.scenarios.faults import ChangeProducer, CreateTopic, Kill
 from controller.scenarios.files import ScenarioError, parse_plan, plan_text
 from controller.scenarios.language import Happening, Plan
 from controller.simulator.plan_generator import LEDGER, TRANSACTION_COORDINATOR, draw_plan
 from controller.simulator.swarm import PlanWorld, run_plan
+from controller.zookeeper import paths
 from tests.broker.test_planted_transaction_faults import marker_lost
 from tests.simulator import test_swarm_groups
 
@@ -44,9 +48,23 @@ CHANGES: tuple[Happening, ...] = (
 )
 
 
+def refused_clients(world: PlanWorld) -> list[str]:
+    """What is found against a run in which a writer is refused for good."""
+    history, records = world.host.history(), world.records
+    assert history is not None
+    assert records is not None
+    refused = dataclasses.replace(history, troubles=("writer-0: INVALID_PRODUCER_ID_MAPPING",))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.host, "history", lambda: refused)
+        return [one.invariant for one in records._troubles()]
+
+
 def test_transactions_of_writers_and_of_members_are_judged() -> None:
     world = PlanWorld(plan(*CHANGES, transform=True))
     rested_ms = world.finish()
+    assert refused_clients(world) == ["clients-served"]
+    world.safety_checker.data_loss.broken.add(paths.partition_state(TRANSACTIONS_TOPIC, 0))
+    assert refused_clients(world) == []  # found by the swarm (10539): its coordinator had lost power, and the record
     history = world.host.history()
     run = world.result(rested_ms)
     assert run.violation is None, str(run.violation)
