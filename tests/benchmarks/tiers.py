@@ -76,6 +76,9 @@ TABLES = {
 }
 GRADIENT, HOST = "tiers, concurrent readers", "tiers, host"
 AGREEMENT, SCALES = "tiers, physical and simulated", "tiers, two scales"
+LINES_MODELS, LINES_DEVICES = "tiers, lines on models", "tiers, lines on devices"
+REPEATED, REPETITIONS = ("HDD", "tiered"), 3
+"""Architectures that run on devices so often with and without lagging consumers, alternating."""
 COMPARED = (
     "cold read mean ms",
     "cold MB/s",
@@ -110,7 +113,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         "latencies, shares and disk writes as plots",
         page=PAGE,
-        tables=[*TABLES, AGREEMENT, SCALES, GRADIENT, HOST],
+        tables=[*TABLES, AGREEMENT, SCALES, GRADIENT, HOST, LINES_MODELS, LINES_DEVICES],
     )
 
 
@@ -179,9 +182,11 @@ def host_rows(measured: Mapping[LabRun, LabMeasurement]) -> Iterator[list[str]]:
         "read in memory": [host.reads_s for host in hosts],
         "read in memory, from its beginning": [host.begun_reads_s for host in hosts],
         "read of a device that takes no time": [host.device_reads_s for host in hosts],
+        "service of an HDD, beyond its model": [host.hdd_late_s for host in hosts],
+        "service of an SSD, beyond its model": [host.ssd_late_s for host in hosts],
     }.items():
         values = [each for run in of_runs for each in run]
-        means = [mean(run) for run in of_runs]
+        means = [mean(run) for run in of_runs if run] or [math.nan]
         shown = (mean(values), percentile(values, 0.5), percentile(values, 0.99), statistics.median(means), max(means))
         yield [name, str(len(values)), *(_cell(1e3 * each) for each in shown)]
 
@@ -212,6 +217,51 @@ def with_ratios(found: Mapping[LabRun, Figures]) -> dict[LabRun, Figures]:
     return {run: each | ratios.get(run, {}) for run, each in found.items()}
 
 
+def verdicts(found: Mapping[LabRun, Figures], p99_ratios: Mapping[str, Sequence[float]]) -> Iterator[list[str]]:
+    """Yield each line that the tiered log is held against, what was found, and whether it holds.
+
+    `p99_ratios`: by architecture, the real-time p99 with lagging consumers over that without, of each pair of runs.
+    """
+
+    def of(name: str, column: str, case: Case, flush: Flush = Flush.Rate) -> float:
+        run = next((run for run in found if (run.architecture.name, run.case, run.flush) == (name, case, flush)), None)
+        return math.nan if run is None else found[run].get(column, math.nan)
+
+    def below(column: str, case: Case, flush: Flush) -> float:
+        return 100 * (1 - of("tiered", column, case, flush) / of("HDD", column, case, flush))
+
+    rows: list[tuple[str, float, str, float]] = []
+    for case in (Case.Lagging, Case.Both):
+        for flush in Flush:
+            where = f"{case.value}, flush by {flush.value}"
+            rows.append((f"read time below HDD's, %: {where}", below("cold read mean ms", case, flush), ">=", 80))
+        where = f"{case.value}, flush by count"
+        rows.append((f"write time below HDD's, %: {where}", below("write mean ms", case, Flush.Count), ">=", 80))
+    for name, sign, limit in (("tiered", "<=", 1.1), ("HDD", ">=", 10.0)):
+        ratios = p99_ratios.get(name, [])
+        what = f"real-time p99 with lagging consumers over without: {name}, median of {len(ratios)}"
+        rows.append((what, statistics.median(ratios) if ratios else math.nan, sign, limit))
+    for case in (Case.RealTime, Case.Both):
+        rows.append((f"peak over mean of disk writes by rate: {case.value}", of("tiered", PEAK, case), "<=", 1.5))
+    rows.append(("HDD share of real-time reads", of("tiered", "real-time HDD share", Case.Both), "<=", 0))
+    yield ["line", "found", "limit", "holds"]
+    for what, value, sign, limit in rows:
+        if not math.isnan(value):
+            holds = value >= limit if sign == ">=" else value <= limit
+            yield [what, _cell(value), f"{sign} {limit:g}", "yes" if holds else "no"]
+
+
+def p99_ratios(found: Mapping[LabRun, Figures], again: Sequence[Mapping[LabRun, Figures]]) -> dict[str, list[float]]:
+    """Return by architecture the real-time p99 with lagging consumers over that without, flushed by rate."""
+    ratios: dict[str, list[float]] = {}
+    for each in (found, *again):
+        for run, one in each.items():
+            without = replace(run, case=Case.RealTime)
+            if run.case is Case.Both and run.flush is Flush.Rate and without in each:
+                ratios.setdefault(run.architecture.name, []).append(one[P99] / each[without][P99])
+    return ratios
+
+
 def agreement(real: Mapping[LabRun, Figures], model: Mapping[LabRun, Figures]) -> Iterator[list[str]]:
     """Yield a row for each figure: how often values are within 30%, and how often two architectures have one order."""
     yield ["figure", "values", "within 30%", "pairs that differ", "in the same order", "median physical / simulated"]
@@ -228,6 +278,14 @@ def agreement(real: Mapping[LabRun, Figures], model: Mapping[LabRun, Figures]) -
         ratios = [pair[0] / pair[1] for pair in both.values() if pair[0] and pair[1]]
         middle = f"{statistics.median(ratios):.2f}" if ratios else "-"
         yield [name, str(len(both)), str(len(close)), str(len(pairs)), str(len(same)), middle]
+
+
+def agreement_verdicts(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+    """Yield the two lines on agreement, over all figures of the table `agreement`."""
+    values, close, pairs, same = (sum(int(row[at]) for row in rows[1:]) for at in range(1, 5))
+    held = {True: "yes", False: "no"}
+    yield ["physical within 30% of simulated, values", f"{close} of {values}", "all", held[close == values]]
+    yield ["two architectures in one order, pairs", f"{same} of {pairs}", "all", held[same == pairs]]
 
 
 def _ratio(one: float, other: float) -> float:
@@ -273,6 +331,9 @@ def run(arguments: argparse.Namespace) -> int:
             load = replace(load, warm_s=6.0, measured_s=5.0)
         cells = runs([Flush.Rate], [Case.RealTime, Case.Both]) if arguments.quick else runs()
         measured = physical(load, cells, arguments.seed)
+        pairs = [run for run in runs([Flush.Rate], [Case.RealTime, Case.Both]) if run.architecture.name in REPEATED]
+        seeds = [] if arguments.quick else [arguments.seed + at for at in range(1, REPETITIONS)]
+        again = [physical(load, pairs, seed) for seed in seeds]
         written[GRADIENT] = [*gradient(load)]
         real = with_ratios({run: figures([each], load.chunk, load.measured_s) for run, each in measured.items()})
         of_hosts = [LabCell(replace(load, host=each.host), run) for run, each in measured.items()]
@@ -281,6 +342,13 @@ def run(arguments: argparse.Namespace) -> int:
         written["physical"] = [*table(real, Case.Both, PHYSICAL_COLUMNS)]
         written["simulated, of the same size"] = [*table(model, Case.Both, PHYSICAL_COLUMNS)]
         written[AGREEMENT] = [*agreement(real, model)]
+        of_repeated = [
+            {run: figures([each], load.chunk, load.measured_s) for run, each in one.items()} for one in again
+        ]
+        written[LINES_DEVICES] = [
+            *verdicts(real, p99_ratios(real, of_repeated)),
+            *agreement_verdicts(written[AGREEMENT]),
+        ]
         found = {"physical": rows(real), "simulated": rows(model), "ratios": load.ratios()}
         if arguments.plots is not None:
             tiers_plots.agreement(arguments.plots, real, model, COMPARED)
@@ -293,14 +361,17 @@ def run(arguments: argparse.Namespace) -> int:
         results = simulated([LabCell(load, run, nodes) for run in runs()], arguments.seed)
         model = with_ratios(dict(zip(runs(), results, strict=True)))
         written |= {name: [*table(model, case, columns)] for name, (case, columns) in TABLES.items()}
+        written[LINES_MODELS] = [*verdicts(model, p99_ratios(model, []))]
         written[SCALES] = [*scales(arguments.seed)]
         found |= {"runs": rows(model), "ratios": load.ratios()}
         if arguments.plots is not None:
             _plot_simulated(arguments)
     progress("")
     where = circumstances(before)
+    for name in written.keys() & {LINES_MODELS, LINES_DEVICES}:
+        written[name].append([f"measured: {where}", "", "", ""])
     if arguments.page is not None:
-        for name in written.keys() & {*TABLES, AGREEMENT, SCALES, GRADIENT, HOST}:
+        for name in written.keys() & {*TABLES, AGREEMENT, SCALES, GRADIENT, HOST, LINES_MODELS, LINES_DEVICES}:
             put_table(arguments.page, name, markdown(written[name][0], written[name][1:]))
     ratios = "\n".join(f"{name}: {value:.3g}" for name, value in load.ratios().items())
     parts = [f"{name}\n{aligned(lines)}" for name, lines in written.items()]

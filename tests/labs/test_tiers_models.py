@@ -128,6 +128,15 @@ def test_a_throttled_disk_that_was_late_makes_up_for_a_twentieth_of_a_second() -
     device.submit(DeviceTask("a", 0, 100_000, None, lambda _: None))
     device.serve_next()
     assert device.now == pytest.approx(1.2)
+    assert [*device.late_s] == pytest.approx([0.0, 0.0])
+
+
+def test_a_device_is_as_late_as_it_was_measured() -> None:
+    device = DeviceQueue("disk", DeviceModel(100.0))
+    late = iter([0.5, -2.0])
+    device.late_s = lambda: next(late)
+    assert device.submit(0.0, "a", 100) == 1.5
+    assert device.submit(0.0, "a", 100) == 1.5, "no service takes less than no time"
 
 
 def test_requests_wait_for_those_before_them_and_seek_between_streams() -> None:

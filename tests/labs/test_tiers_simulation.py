@@ -221,6 +221,34 @@ def test_agreement_counts_close_values_and_pairs_in_one_order() -> None:
     assert row == ["HDD share", "3", "1", "2", "1", "1.50"], "0.2 and 0.21 do not differ; 0.5 and 0.21 have two orders"
 
 
+def test_each_line_is_held_against_its_limit() -> None:
+    hdd, tiered = ARCHITECTURES[0], ARCHITECTURES[3]
+    found = {
+        LabRun(hdd, Flush.Rate, Case.Both): {"cold read mean ms": 100.0, tiers.P99: 30.0},
+        LabRun(tiered, Flush.Rate, Case.Both): {
+            "cold read mean ms": 21.0,
+            tiers.P99: 1.2,
+            "real-time HDD share": 0.0,
+            PEAK: 1.5,
+        },
+        LabRun(hdd, Flush.Rate, Case.RealTime): {tiers.P99: 2.0},
+        LabRun(tiered, Flush.Rate, Case.RealTime): {tiers.P99: 1.0, PEAK: 1.51},
+    }
+    again = {run: {tiers.P99: 1.0} for run in found}
+    rows = [*tiers.verdicts(found, tiers.p99_ratios(found, [again, again]))]
+    assert [(row[1], row[3]) for row in rows[1:]] == [
+        ("79.0", "no"),
+        ("1.00", "yes"),
+        ("1.00", "no"),
+        ("1.51", "no"),
+        ("1.50", "yes"),
+        ("0.00", "yes"),
+    ]
+    head = ["figure", "values", "within 30%", "pairs that differ", "in the same order", "median"]
+    table = [head, ["a", "3", "3", "2", "1", "1"], ["b", "2", "2", "0", "0", "1"]]
+    assert [row[1:] for row in tiers.agreement_verdicts(table)] == [["5 of 5", "all", "yes"], ["1 of 2", "all", "no"]]
+
+
 def test_the_plots_are_drawn(tmp_path: Path) -> None:
     run_list = [LabRun(each, flush, Case.RealTime) for each in ARCHITECTURES for flush in Flush]
     one = replace(SMALL, warm_s=2.0, measured_s=2.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 MB = 1_000_000
@@ -97,7 +98,7 @@ class DeviceQueue:
     """A device that serves requests in the order of their arrival.
 
     Attributes: `read` and `written` count bytes, `busy_s` the seconds of service; `writes` has the bytes written by
-    intervals of `interval_s`.
+    intervals of `interval_s`. `late_s` returns by how much a service takes longer than the model's.
     """
 
     __slots__ = (
@@ -107,6 +108,7 @@ class DeviceQueue:
         "_streams",
         "busy_s",
         "interval_s",
+        "late_s",
         "model",
         "name",
         "read",
@@ -118,6 +120,7 @@ class DeviceQueue:
         self.name = name
         self.model = model
         self.interval_s = interval_s
+        self.late_s: Callable[[], float] | None = None
         self.read = 0.0
         self.written = 0.0
         self.busy_s = 0.0
@@ -134,6 +137,8 @@ class DeviceQueue:
             self._streams.remove(pending.popleft()[1])
         service = self.model.service_s(nbytes, self._streams.add(stream), stream == self._last)
         self._last = stream
+        if self.late_s is not None:
+            service = max(0.0, service + self.late_s())
         self._free_at = done = max(now, self._free_at) + service
         pending.append((done, stream))
         self.busy_s += service

@@ -325,7 +325,10 @@ def main() -> None:
     job: DriverJob = pickle.load(sys.stdin.buffer)
     (Path(job.cgroup) / "cgroup.procs").write_text("0")
     number = os.stat(job.mount).st_dev
-    Path(f"/sys/class/bdi/{os.major(number)}:{os.minor(number)}/max_ratio").write_text("100")
+    write_back = Path(f"/sys/class/bdi/{os.major(number)}:{os.minor(number)}")
+    (write_back / "max_ratio").write_text("100")
+    if (write_back / "strict_limit").exists():
+        (write_back / "strict_limit").write_text("0")  # FUSE's own: the kernel would write back much earlier
     threading.stack_size(1 << 18)
     sys.setswitchinterval(0.0005)
     LabDriver(job).run()

@@ -50,6 +50,9 @@ RELEASE, FSYNC, FLUSH, INIT, INTERRUPT, BATCH_FORGET = 18, 20, 25, 26, 36, 42
 ASYNC_READ, BIG_WRITES, WRITEBACK_CACHE, MAX_PAGES = 1, 1 << 5, 1 << 16, 1 << 22
 KEEP_CACHE = 2
 PAGE = 4096
+MOST_LATE = 2000
+MOST_IN_BACKGROUND = (1024, 1023)
+"""Requests of read-ahead and write-back that the kernel has under way, and above which it reads nothing ahead."""
 MOST_AHEAD_S = 0.05
 """A device that was late makes up for at most so much."""
 FOREVER_S = 1 << 30
@@ -107,6 +110,8 @@ class ThrottledDevice:
         self.interval_s = interval_s
         self.writes: Counter[int] = Counter()
         self.read = 0
+        self.late_s: deque[float] = deque(maxlen=MOST_LATE)
+        """How much longer than the model's the last services took; less than 0 where one made up for others."""
 
     def start(self) -> ThrottledDevice:
         threading.Thread(target=ending_the_process, args=(self._serve,), daemon=True).start()
@@ -128,6 +133,7 @@ class ThrottledDevice:
         before = self._clock()
         found = self.carry_out(task)
         self._wait(service - (self._clock() - before))
+        self.late_s.append(self._clock() - before - service)
         with self._lock:
             self._streams.remove(task.stream)
         if task.data is not None:
@@ -260,7 +266,15 @@ class BlockDevices:
         writes = {}
         for name, each in devices.items():
             writes[name], each.writes = [*each.writes.items()], Counter()
-        return {"counts": counts, "writes": writes}
+        late = {"hdd": [*_late_s(self.hdds)], "ssd": [*_late_s(self.ssds)]}
+        return {"counts": counts, "writes": writes, "late": late}
+
+
+def _late_s(devices: list[ThrottledDevice]) -> Iterator[float]:
+    """Yield how late the last services were, and forget them."""
+    for device in devices:
+        while device.late_s:
+            yield device.late_s.popleft()
 
 
 class KernelConnection:
@@ -296,7 +310,7 @@ class KernelConnection:
 def init_answer(read_ahead: int, pages: int) -> bytes:
     """Return the answer to INIT: the protocol's version, read-ahead in bytes, and pages of the largest request."""
     flags = ASYNC_READ | BIG_WRITES | WRITEBACK_CACHE | MAX_PAGES
-    return INIT_OUT.pack(7, 31, read_ahead, flags, 64, 48, pages * PAGE, 1, pages, 0, 0, 0, *[0] * 6)
+    return INIT_OUT.pack(7, 31, read_ahead, flags, *MOST_IN_BACKGROUND, pages * PAGE, 1, pages, 0, 0, 0, *[0] * 6)
 
 
 class FileSystem:

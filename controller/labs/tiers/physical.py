@@ -222,7 +222,8 @@ def _ask(files: Any) -> dict[str, Any]:
 
 def _measurement(load: LabWorkload, found: dict[str, Any], stats: dict[str, Any], begun: float) -> LabMeasurement:
     result = LabMeasurement(found["writes"], found["cold"], found["jobs"], interval_s=load.sample_s)
-    result.host = HostLatency(*(tuple(found[f"host {each}"]) for each in HOST_OPERATIONS))
+    late = (tuple(stats["late"][kind]) for kind in ("hdd", "ssd"))
+    result.host = HostLatency(*(tuple(found[f"host {each}"]) for each in HOST_OPERATIONS), *late)
     for kind in ("cold", "hot"):
         for device in ("hdd", "ssd"):
             nbytes = sum(stats["counts"].get(f"{each} {device}", 0) for each in found[f"{kind} threads"])

@@ -6,6 +6,7 @@ import heapq
 import math
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from controller.labs.tiers.caches import PageCache
@@ -40,6 +41,9 @@ class LabBroker:
         self.devices = Devices(load, phases(load, 0))
         for device in (*self.devices.hdds, *self.devices.ssds):
             device.interval_s = load.sample_s
+        for devices, late_s in ((self.devices.hdds, load.host.hdd_late_s), (self.devices.ssds, load.host.ssd_late_s)):
+            for device in devices if late_s else ():
+                device.late_s = partial(self.random.choice, late_s)
         self.store = store_of(architecture.storage, self.devices)
         self.store.later = self.at
         self.cache = PageCache(int(load.page_cache / load.chunk), load.page_lists)

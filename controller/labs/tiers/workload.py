@@ -58,13 +58,15 @@ class HostLatency:
 
     `writes_s` and `reads_s` are of a chunk in memory, from when they were due, so they include the wait for a core;
     `begun_reads_s` are of the same reads from when they began. `device_reads_s`: what a read of a device takes besides
-    the device.
+    the device. `hdd_late_s` and `ssd_late_s`: by how much the services of devices took longer than the model's.
     """
 
     writes_s: tuple[float, ...] = ()
     reads_s: tuple[float, ...] = ()
     begun_reads_s: tuple[float, ...] = ()
     device_reads_s: tuple[float, ...] = ()
+    hdd_late_s: tuple[float, ...] = ()
+    ssd_late_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
