@@ -97,7 +97,8 @@ def run_many(arguments: argparse.Namespace, seeds: range) -> int:
         for number, seen in enumerate(each_seed(look, seeds, arguments.jobs), 1):
             tally.take(seen)
             error = seen.error or ""
-            page = f"seed-{seen.seed}/{PAGE}" if error else ""
+            page = f"seed-{seen.seed}/{PAGE}"
+            page = page if error and arguments.report is not None and (arguments.report / page).exists() else ""
             verdict = FAIL if error else PASS
             runs.append(IndexedRun(seen.seed, "", verdict, *first_violation(error), replay(seen.seed), page))
             if bar is not None:
@@ -123,9 +124,12 @@ class _Seen:
 
 
 def _look(twice: bool, report: Path | None, tiers: bool, seed: int) -> _Seen:
-    """Run one seed's plan, and write the report of one that fails."""
+    """Run one seed's plan, and write the report of one that fails. An error in the run is a violation of that seed."""
     began_s = time.process_time()
-    run = run_plan(draw_plan(seed, tiers=tiers))
+    try:
+        run = run_plan(draw_plan(seed, tiers=tiers))
+    except Exception as failure:  # noqa: BLE001 - the other seeds are run all the same
+        return _Seen(seed, f"no-defects: {type(failure).__name__}: {failure}", time.process_time() - began_s, 0.0, None)
     took_s = time.process_time() - began_s
     error = _difference(run) if twice else None
     if run.violation is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from controller.cli import simulate_plan
 from controller.cli.main import main
 from controller.scenarios.faults import (
     BreakLogDirectory,
@@ -264,6 +265,19 @@ def test_what_breaks_is_told_with_how_to_replay_it_and_shrunk(
     assert main(["simulate", "swarm", "--seed", str(seed), "--shrink", str(least)]) == 1
     assert "VIOLATED one-writer-an-epoch" in capsys.readouterr().out
     assert main(["simulate", str(least)]) == 1
+
+
+def test_an_error_in_one_seed_is_its_violation_and_the_others_are_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(plan: Plan) -> None:
+        raise RuntimeError(f"planted in {plan.seed}")
+
+    monkeypatch.setattr(simulate_plan, "run_plan", failing)
+    assert main(["simulate", "swarm", "--seeds", "6..7", "--report", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert "no-defects: RuntimeError: planted in 6" in said
+    assert "simulate swarm --seed 7" in said
 
 
 def test_several_processes_tell_what_one_does(capsys: pytest.CaptureFixture[str]) -> None:
