@@ -1,6 +1,6 @@
 """A broker one of whose two log directories is on a FUSE file system that stops answering; root, Linux and /dev/fuse.
 
-    python -m tests.hosts.hung_device [--seconds 5]
+    python -m tests.hosts.hung_device [--seconds 5] [--kinds read,appended]
 
 prints what clients saw, as JSON. The process makes a mount namespace of its own, and its children end with it: nothing
 is left behind, whatever ends it.
@@ -15,24 +15,42 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from controller.broker.settings import Address
 from controller.hosts.local_cluster import BrokerChild, LocalCluster, ask_broker
-from controller.protocol.client import CreatableTopic, CreateTopicsRequest
-from controller.protocol.codec import ApiKey, decode_response
+from controller.protocol.client import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
+from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import FetchResponse
+from controller.protocol.framing import framed
+from controller.protocol.produce import (
+    ACKS_ALL,
+    ACKS_LEADER,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
 from controller.zookeeper import paths
 from controller.zookeeper.blocking import ThreadClock, wait
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.kazoo_connection import KazooConnection
 from tests.benchmarks.broker import percentile
-from tests.benchmarks.cold_reads import FETCH_BYTES, FETCH_VERSION, BenchClient, batch_of
+from tests.benchmarks.cold_reads import FETCH_BYTES, FETCH_VERSION, PRODUCE_VERSION, BenchClient, batch_of
 from tests.hosts.fuse_folder import mounted_folder
 from tests.processes import eventually
 
@@ -40,7 +58,15 @@ DEADLINE_S = 60.0
 DEVICE_TIMEOUT_MS = 3_000
 CLOSE_TIMEOUT_MS = 2_000
 THREADS = 2
-TOPICS = ("first", "second")
+CONFIGS: Mapping[str, Mapping[str, str]] = {
+    "read": {},
+    "deleted": {},
+    "rolled": {"segment.bytes": "16384"},
+    "synced": {"flush.messages": "1"},
+    "appended": {},
+}
+"""By kind: a topic of each in either directory. What is done with the one on the hung device: cold fetches, a deletion,
+rolls, syncs, and appends with acks=1 and all."""
 MEGABYTES = 4
 RATE = 100.0
 SESSION_TIMEOUT_MS = 6_000
@@ -104,12 +130,58 @@ def error_of(frame: bytes) -> ErrorCode:
     return ErrorCode(response.responses[0].partitions[0].error_code)
 
 
-def _make_topics(cluster: LocalCluster) -> None:
-    """One in each directory: a new partition goes where there are fewest."""
+def produced(client: BenchClient, topic: str, batch: bytes, acks: int) -> ErrorCode:
+    part = ProduceTopic(topic, (ProducePartition(0, batch),))
+    header = RequestHeader(ApiKey.PRODUCE, PRODUCE_VERSION, 1, "bench")
+    client.socket.sendall(framed(encode_request(header, ProduceRequest(acks, int(DEADLINE_S * 1_000), (part,)))))
+    response = decode_response(ApiKey.PRODUCE, PRODUCE_VERSION, client.answer())[1]
+    assert isinstance(response, ProduceResponse)
+    return ErrorCode(response.responses[0].partition_responses[0].error_code)
+
+
+class Producing:
+    """A client for each kind of acks that produces to one topic, one request after another, until it ends."""
+
+    def __init__(self, at: Address, topic: str, batch: bytes) -> None:
+        self._over = threading.Event()
+        self.errors: Counter[str] = Counter()
+        self.longest_s = 0.0
+        self._threads = [
+            threading.Thread(target=self._run, args=(BenchClient(at), topic, batch, acks), daemon=True)
+            for acks in (ACKS_LEADER, ACKS_ALL)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, client: BenchClient, topic: str, batch: bytes, acks: int) -> None:
+        while not self._over.is_set():
+            began_s = time.monotonic()
+            self.errors[produced(client, topic, batch, acks).name] += 1
+            self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+            self._over.wait(0.01)
+
+    def end(self) -> dict[str, Any]:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(DEADLINE_S)
+        return {"answers": dict(self.errors), "longest s": round(self.longest_s, 1)}
+
+
+def _make_topics(cluster: LocalCluster, shown: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """By kind, the topic in the directory that is `shown`, and the one in the other: a new partition goes where there
+    are fewest."""
     at = _address(cluster)
-    for name in TOPICS:
-        ask_broker(at, ApiKey.CREATE_TOPICS, 4, CreateTopicsRequest((CreatableTopic(name, 1, 1),), 60_000), DEADLINE_S)
-        eventually(partial(_leads, at, name), f"{name} has a leader")
+    hung: dict[str, str] = {}
+    other: dict[str, str] = {}
+    for kind, config in CONFIGS.items():
+        for name in (f"{kind}-first", f"{kind}-second"):
+            configs = tuple(CreatableTopicConfig(*one) for one in config.items())
+            topic = CreatableTopic(name, 1, 1, configs=configs)
+            ask_broker(at, ApiKey.CREATE_TOPICS, 4, CreateTopicsRequest((topic,), 60_000), DEADLINE_S)
+            eventually(partial(_leads, at, name), f"{name} has a leader")
+            (hung if (shown / f"{name}-0").exists() else other)[kind] = name
+    assert hung.keys() == other.keys() == CONFIGS.keys(), (hung, other)
+    return hung, other
 
 
 def _address(cluster: LocalCluster) -> Address:
@@ -129,29 +201,33 @@ def _leads(at: Address, topic: str) -> bool:
     return True
 
 
-def run(folder: Path, seconds: float) -> dict[str, Any]:
+def run(folder: Path, seconds: float, kinds: Sequence[str]) -> dict[str, Any]:
     shown, mounted = folder / "shown", folder / "mounted"
     for each in (shown, mounted):
         each.mkdir()
     with mounted_folder(shown, mounted) as server, TwoDirectories(folder / "cluster", mounted) as cluster:
         broker = cluster.brokers[1]
-        _make_topics(cluster)
-        hung, other = sorted(TOPICS, key=lambda name: not (shown / f"{name}-0").exists())
+        hung, other = _make_topics(cluster, shown)
         filling = BenchClient(_address(cluster))
         for _ in range(4 * MEGABYTES):
-            filling.produce(hung, batch_of([os.urandom(1024)] * 256))
+            filling.produce(hung["read"], batch_of([os.urandom(1024)] * 256))
         # After a restart nothing counts as appended lately.
         assert broker.stop(DEADLINE_S) == 0
         broker.start()
         broker.await_ready(time.monotonic() + DEADLINE_S)
         at = _address(cluster)
-        eventually(lambda: _leads(at, other) and _leads(at, hung), "the broker leads again")
+        for topic in (*hung.values(), *other.values()):
+            eventually(partial(_leads, at, topic), f"the broker leads {topic} again")
         for log in mounted.glob("*/*.log"):
             fd = os.open(log, os.O_RDONLY)
             os.fsync(fd)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(fd)
-        found = measured(cluster, server.pid, hung, other, seconds)
+        found: dict[str, Any] = {}
+        try:
+            Hanging(cluster, server.pid, hung, other["appended"], seconds, found).measure(kinds)
+        except (TimeoutError, ConnectionError) as error:
+            found["blocked"] = repr(error)
         began_s = time.monotonic()
         found["exit status"] = broker.stop(DEADLINE_S)
         found["shutdown s"] = round(time.monotonic() - began_s, 1)
@@ -159,52 +235,92 @@ def run(folder: Path, seconds: float) -> dict[str, Any]:
     return found
 
 
-def measured(cluster: LocalCluster, server: int, hung: str, other: str, seconds: float) -> dict[str, Any]:
-    """The server is stopped at the end."""
-    at = _address(cluster)
-    registered = registration(cluster.zookeeper.connect_string)
-    client, waiting = BenchClient(at), [BenchClient(at) for _ in range(THREADS + 1)]
-    batch = batch_of([bytes(100)])
-    end = client.produce(other, batch)
+class Hanging:
+    """`hung`: topics by kind; `other`: one in the other directory. What is measured is put into `found`."""
 
-    def step() -> None:
-        nonlocal end
-        end = client.produce(other, batch)
-        assert len(client.fetch(other, end, FETCH_BYTES))
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        server: int,
+        hung: Mapping[str, str],
+        other: str,
+        seconds: float,
+        found: dict[str, Any],
+    ) -> None:
+        self._cluster = cluster
+        self._server = server
+        self._at = _address(cluster)
+        self._hung = hung
+        self._other = other
+        self._seconds = seconds
+        self._found = found
+        self._client = BenchClient(self._at)
+        self._batch = batch_of([bytes(100)])
+        self._end = self._client.produce(other, self._batch)
 
-    found: dict[str, Any] = {}
+    def _step(self) -> None:
+        self._end = self._client.produce(self._other, self._batch)
+        assert len(self._client.fetch(self._other, self._end, FETCH_BYTES))
 
-    def note(name: str) -> None:
-        latencies = latencies_ms(step, seconds)
-        found[name] = {f"p{percent}": round(percentile(latencies, percent), 2) for percent in (50, 99)}
-        found[name] |= {"max": round(max(latencies), 2), "requests": 2 * len(latencies)}
+    def _note(self, name: str) -> None:
+        latencies = latencies_ms(self._step, self._seconds)
+        self._found[name] = {f"p{percent}": round(percentile(latencies, percent), 2) for percent in (50, 99)}
+        self._found[name] |= {"max": round(max(latencies), 2), "requests": 2 * len(latencies)}
 
-    note("before")
-    os.kill(server, signal.SIGSTOP)
-    began_s = time.monotonic()
-    for each in waiting:
-        each.send_fetch(hung, 0, FETCH_BYTES)
-    note("while it hangs")
-    found["errors"] = [error_of(each.answer()).name for each in waiting]
-    found["answered within s"] = round(time.monotonic() - began_s, 1)
-    began_s = time.monotonic()
-    waiting[0].send_fetch(hung, 0, FETCH_BYTES)
-    found["error later"] = error_of(waiting[0].answer()).name
-    found["answered later within s"] = round(time.monotonic() - began_s, 1)
-    step()
-    found["session kept"] = registration(cluster.zookeeper.connect_string) == registered != -1
-    return found
+    def measure(self, kinds: Sequence[str]) -> None:
+        """The server is stopped at the end."""
+        registered = registration(self._cluster.zookeeper.connect_string)
+        clients = [BenchClient(self._at) for _ in range(THREADS + 1)]
+        self._note("before")
+        os.kill(self._server, signal.SIGSTOP)
+        for kind in kinds:
+            if kind == "read":
+                self._read(clients)
+            elif kind == "deleted":
+                with self._deleting():
+                    self._note("while deleted")
+            else:
+                values = [bytes(1000)] * (8 if kind == "rolled" else 1)
+                producing = Producing(self._at, self._hung[kind], batch_of(values))
+                self._note(f"while {kind}")
+                self._found[f"answers while {kind}"] = producing.end()
+        self._step()
+        kept = registration(self._cluster.zookeeper.connect_string) == registered != -1
+        self._found["session kept"] = kept
+
+    def _read(self, waiting: Sequence[BenchClient]) -> None:
+        began_s = time.monotonic()
+        for each in waiting:
+            each.send_fetch(self._hung["read"], 0, FETCH_BYTES)
+        self._note("while it hangs")
+        self._found["errors"] = [error_of(each.answer()).name for each in waiting]
+        self._found["answered within s"] = round(time.monotonic() - began_s, 1)
+        began_s = time.monotonic()
+        waiting[0].send_fetch(self._hung["read"], 0, FETCH_BYTES)
+        self._found["error later"] = error_of(waiting[0].answer()).name
+        self._found["answered later within s"] = round(time.monotonic() - began_s, 1)
+
+    @contextmanager
+    def _deleting(self) -> Iterator[None]:
+        asked = DeleteTopicsRequest((DeleteTopicState(self._hung["deleted"]),), 1_000)
+        thread = threading.Thread(
+            target=ask_broker, args=(self._at, ApiKey.DELETE_TOPICS, 6, asked, DEADLINE_S), daemon=True
+        )
+        thread.start()
+        yield
+        thread.join(DEADLINE_S)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure a broker one of whose devices hangs.")
     parser.add_argument("--seconds", type=float, default=5.0)
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--kinds", default=",".join(CONFIGS), help="what is done, in this order (%(default)s)")
+    arguments = parser.parse_args()
     if unavailable():
         parser.error(unavailable())
     folder = Path(tempfile.mkdtemp(prefix="camerlengo-hung-"))
     try:
-        print(json.dumps(run(folder, seconds), indent=2))
+        print(json.dumps(run(folder, arguments.seconds, arguments.kinds.split(",")), indent=2))
     finally:
         shutil.rmtree(folder)
 
