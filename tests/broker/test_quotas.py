@@ -221,7 +221,7 @@ def test_quotas_of_others_are_followed_from_a_start_on() -> None:
     node.notify(b'{"version":2,"entity_path":"users/alice/clients/c"}')
     node.settle()
     assert rate_of(node) == 70.0, "what can't be read stays as it was known"
-    assert any("stay as they were known" in line for line in node.trace.notes("error"))
+    assert any("what was known of it stays" in line for line in node.trace.notes("error"))
     node.write("/config/users/alice/clients/c", b'{"version":1,"config":{"producer_byte_rate":"many"}}')
     node.notify(b'{"version":2,"entity_path":"users/alice/clients/c"}')
     node.settle()
@@ -231,7 +231,7 @@ def test_quotas_of_others_are_followed_from_a_start_on() -> None:
 
 def test_quotas_are_read_in_a_new_session(node: DataNode) -> None:
     node.write("/config/clients/<default>", b'{"version":1,"config":{"producer_byte_rate":"9"}}')
-    node.node.access.quota_store.changed(None)  # as ConfigWatch in a new session
+    node.node.access.entity_configs.changed(None)  # as ConfigWatch in a new session
     node.settle()
     assert rate_of(node) == 9.0
 

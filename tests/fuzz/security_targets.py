@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
+from controller.broker.entity_configs import EntityConfigReader
 from controller.broker.quotas.clients import ClientQuotas
 from controller.broker.quotas.quota_settings import QuotaSettings
 from controller.broker.quotas.store import QuotaStore
@@ -268,27 +269,37 @@ class ReadZnodes:
 
 
 class CredentialZnode:
-    """The znode of a user's credentials, as the log-in reads it."""
+    """The znode of a user's credentials, as brokers follow it. One that can't be read changes nothing."""
 
     def __init__(self) -> None:
         self.log, self.clock = BoundedLog(), VirtualClock()
         self._znodes = ReadZnodes(self.clock)
-        store = ScramStore(cast(Any, self._znodes), self.clock, self.log)
+        client = cast(Any, self._znodes)
+        store = ScramStore(client, self.clock, self.log)
+        self._configs = EntityConfigReader(client, self.clock, self.log, [store.take])
+        self._configs.changed(None)
         self._listener = sasl_listener(self.log, self.clock, store.read)
         config = {name: CREDENTIALS[USER_NAME, name].text() for name in MECHANISMS}
         self.sound = [
             encode_config(ConfigZnode(config)),
             encode_config(ConfigZnode({**config, "producer_byte_rate": "9"})),
         ]
+        self._log_in()
 
     def feed(self, data: bytes) -> str:
         outcome = self._tried(data)
-        if self._tried(self.sound[0]) != "taken":
-            raise Crash("a sound log-in was refused")
+        self._log_in()
         return outcome
 
+    def _log_in(self) -> None:
+        if self._tried(self.sound[0]) != "taken":
+            raise Crash("a sound log-in was refused")
+
     def _tried(self, data: bytes) -> str:
-        self._znodes.data[user_path(USER_NAME)] = data
+        path = user_path(USER_NAME)
+        self._znodes.data[path] = data
+        self._configs.changed([path.removeprefix(f"{paths.CONFIG}/")])
+        self.clock.advance_to(self.clock.now_ms() + 1)
         connection = SaslConnection(self._listener, self.clock)
         connection.send(handshake("SCRAM-SHA-256"))
         for message in SCRAM_MESSAGES["SCRAM-SHA-256"]:
@@ -297,6 +308,8 @@ class CredentialZnode:
         lines = self.log.take(1)
         if connection.closed and len(lines) != 1:
             raise Crash("no line of the log says why")
+        if lines and not connection.closed:
+            return "damaged"
         return "refused" if connection.closed else "taken"
 
 
@@ -407,11 +420,13 @@ class QuotaZnodes:
         sound: Mapping[str, str] = {"producer_byte_rate": "77"}
         self._znodes.data[f"{paths.CONFIG}/{self.SOUND_PATH}"] = encode_config(ConfigZnode(sound))
         self._quotas = ClientQuotas(QuotaSettings(), self.clock)
-        self._store = QuotaStore(self._quotas, cast(Any, self._znodes), self.clock, self.log)
+        client = cast(Any, self._znodes)
+        self._store = QuotaStore(self._quotas, client, self.clock, self.log)
+        self._configs = EntityConfigReader(client, self.clock, self.log, [self._store.take])
         self._changed(self.SOUND_PATH)
 
     def _changed(self, path: str) -> None:
-        self._store.changed([path])
+        self._configs.changed([path])
         self.clock.advance_to(self.clock.now_ms() + 1)
 
     def feed(self, data: bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -59,9 +60,9 @@ def test_a_warning_for_each_quota_at_each_change_is_found() -> None:
     target = QuotaZnodes()
     take = target._store._take
 
-    def again(path: str, row: Any) -> None:
+    def again(path: str, config: Mapping[str, str]) -> None:
         for _ in range(10):
-            take(path, row)
+            take(path, config)
 
     target._store._take = again  # type: ignore[method-assign]
     with pytest.raises(Crash, match="lines of the log"):

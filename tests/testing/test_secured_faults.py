@@ -211,11 +211,21 @@ def test_a_removed_user_stays_on_its_connection_and_gets_no_other(changed: Kafka
     bob = Confluent(changed.client_settings("bob"))
     bob.send(b"bob")
     remove_user(changed, "bob")
+    gone = sasl(changed, 1, "SASL_SSL").read_credential
+    eventually(lambda: gone("bob", "SCRAM-SHA-512").result() is None, "the notice has arrived", LIMIT_S)
     bob.send(b"on the connection that there was")
     failing = Confluent(changed.client_settings("bob"), **{"message.timeout.ms": 1_000})
     assert failing.error() is not None
     assert "no such user" in changed.timeline()
     Confluent(changed.client_settings()).send(b"another user")
+
+
+def test_users_get_in_while_the_broker_is_cut_off_from_zookeeper(changed: Kafka) -> None:
+    changed.broker(1).partition_from("zookeeper")
+    try:
+        Confluent(changed.client_settings()).send(b"on a new connection")
+    finally:
+        changed.broker(1).heal()
 
 
 def test_a_removed_user_is_refused_when_its_session_ends(short_sessions: Kafka) -> None:

@@ -1,10 +1,8 @@
 """Quotas in ZooKeeper, in Kafka's form, and the requests that set and describe them (KIP-546).
 
 /config/users/USER, /config/users/USER/clients/ID and /config/clients/ID are configs with a text for each quota, the
-names percent-encoded, `<default>` for the default; /config/ips/IP has that of an address (KIP-612). All of them are
-read when the broker starts and in each new session. Within a session /config/changes says whose config changed; it is
-followed by `ConfigWatch`, which calls `changed`. The config that a notice names is read again, so that a late notice
-never brings back an older value. What can't be read stays as it was known.
+names percent-encoded, `<default>` for the default; /config/ips/IP has that of an address (KIP-612).
+`EntityConfigReader` follows them. What can't be read stays as it was known.
 """
 
 from __future__ import annotations
@@ -15,12 +13,21 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from math import isfinite
 from typing import Any
 
+from controller.broker.entity_configs import (
+    CLIENT_ID,
+    IP,
+    USER,
+    EntityConfigs,
+    entity_of,
+    entity_paths,
+    read_entities,
+)
 from controller.broker.quotas.clients import ClientQuotas, QuotaType
 from controller.broker.quotas.connections import ConnectionQuotas
 from controller.broker.quotas.rules import DEFAULT, Entity, plain, sanitised
 from controller.broker.request_context import SLICE, Steps, on_broker_thread
 from controller.broker.settings import INT_MAX, LONG_MAX
-from controller.clock import Clock, Future, spawn
+from controller.clock import Clock, spawn
 from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
 from controller.protocol.security import (
@@ -44,15 +51,13 @@ from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerDataWrites
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.codecs import decode_config
-from controller.zookeeper.operations import DamagedZnode, SessionGone, Znode, ZooKeeperError
+from controller.zookeeper.operations import Znode, ZooKeeperError
 
-USER, CLIENT_ID, IP = "user", "client-id", "ip"
 IP_RATE = "connection_creation_rate"
 ENTRIES_MAX = 1_000
 """Entities that one request may change."""
 NAMED_MAX = 8 * ENTRIES_MAX
 """Entities, their parts and their quotas together."""
-RETRY_MS = 5_000.0
 
 _WHOLE_MOST: Mapping[str, int] = {
     QuotaType.PRODUCE.value: LONG_MAX,
@@ -114,21 +119,6 @@ def is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def entity_of(path: str) -> dict[str, str | None] | None:
-    """Return the parts of an entity by type, with None for the default, as the path below /config names it; None for
-    what is no entity with quotas."""
-    match path.split("/"):
-        case ["users", user]:
-            return {USER: plain(user)}
-        case ["clients", client_id]:
-            return {CLIENT_ID: plain(client_id)}
-        case ["users", user, "clients", client_id]:
-            return {USER: plain(user), CLIENT_ID: plain(client_id)}
-        case ["ips", ip]:
-            return {IP: plain(ip)}
-    return None
 
 
 def key_of(path: str) -> Entity | None:
@@ -204,9 +194,6 @@ class QuotaStore:
         self._configs: dict[str, Mapping[str, str]] = {}
         """By the path below /config; those with quotas alone."""
         self._connections: ConnectionQuotas | None = None
-        self._wanted: dict[str, None] | None = {}
-        """What is to be read again; None: everything."""
-        self._reading = False
 
     @property
     def handlers(self) -> Mapping[ApiKey, Callable[[Any, int, Callable[[Any], None]], Steps | None]]:
@@ -218,47 +205,16 @@ class QuotaStore:
 
     # -- what is in ZooKeeper
 
-    def changed(self, entities: Collection[str] | None) -> None:
-        """These configs (paths below /config) may be others now; None: any of them."""
-        if entities is None:
-            self._wanted = None
-        elif self._wanted is not None:
-            self._wanted.update(dict.fromkeys(one for one in entities if entity_of(one) is not None))
-        self._read_wanted()
-
-    def _read_wanted(self) -> None:
-        if self._reading or self._wanted == {}:
-            return
-        self._reading = True
-        wanted, self._wanted = self._wanted, {}
-        reading = spawn(self._read(wanted))
-        on_broker_thread(reading, self._clock, lambda: self._taken(reading, wanted))
-
-    def _taken(self, reading: Future[dict[str, Znode | None]], wanted: dict[str, None] | None) -> None:
-        self._reading = False
-        try:
-            rows = reading.result()
-        except Exception as error:  # noqa: BLE001 - ZooKeeper's, or a bug: logged; it is read again
-            self._wanted = None if wanted is None or self._wanted is None else wanted | self._wanted
-            if not isinstance(error, SessionGone):  # a new session reads everything
-                known = isinstance(error, ZooKeeperError)
-                text = str(error) if known else "".join(traceback.format_exception(error)).rstrip()
-                self._note("warning" if known else "error", f"quotas are not read yet: {text}")
-                self._clock.call_later(RETRY_MS, self._read_wanted)
-            return
-        if wanted is None:
-            self._configs = {path: known for path, known in self._configs.items() if path in rows}
-        for path, row in rows.items():
-            self._take(path, row)
+    def take(self, configs: EntityConfigs, *, whole: bool) -> None:
+        """As `EntityConfigReader` has read them."""
+        if whole:
+            self._configs = {path: known for path, known in self._configs.items() if path in configs}
+        for path, config in configs.items():
+            if config is not None:
+                self._take(path, config)
         self._apply()
-        self._read_wanted()
 
-    def _take(self, path: str, row: Znode | None) -> None:
-        try:
-            config = {} if row is None else decode_config(row.path, row.data).config
-        except DamagedZnode as damaged:
-            self._note("error", f"{damaged}; its quotas stay as they were known")
-            return
+    def _take(self, path: str, config: Mapping[str, str]) -> None:
         kept: dict[str, str] = {}
         for name, text in config.items():
             if name in _OF_CLIENTS or name == IP_RATE:
@@ -287,30 +243,6 @@ class QuotaStore:
         self._quotas.set_quotas(quotas)
         if self._connections is not None:
             self._connections.ip_rates = ip_rates
-
-    async def _read(self, wanted: Iterable[str] | None) -> dict[str, Znode | None]:
-        names = await self._all_paths() if wanted is None else list(wanted)
-        rows = (await self._client.read([f"{paths.CONFIG}/{name}" for name in names])).rows if names else ()
-        return dict(zip(names, rows, strict=True))
-
-    async def _all_paths(self, user: str | None = None, client_id: str | None = None) -> list[str]:
-        """Those of all entities, or of those with that user or that client id."""
-        roots = [paths.CONFIG_USERS, paths.CONFIG_CLIENTS, paths.CONFIG_IPS]
-        all_users, clients, ips = (names or () for names in (await self._client.children(roots)).children)
-        users = [name for name in all_users if user is None or name == user]
-        below = [f"{paths.CONFIG_USERS}/{name}/clients" for name in users]
-        listing = (await self._client.children(below)).children if below else ()
-        return [
-            *(f"users/{name}" for name in users),
-            *(f"clients/{name}" for name in clients if client_id is None or name == client_id),
-            *(
-                f"users/{name}/clients/{one}"
-                for name, names in zip(users, listing, strict=True)
-                for one in names or ()
-                if client_id is None or one == client_id
-            ),
-            *(f"ips/{name}" for name in ips),
-        ]
 
     # -- requests
 
@@ -362,9 +294,9 @@ class QuotaStore:
         found: list[DescribedQuotas] = []
 
         async def read() -> None:
-            names = await self._all_paths(wanted.exact(USER), wanted.exact(CLIENT_ID))
+            names = await entity_paths(self._client, wanted.exact(USER), wanted.exact(CLIENT_ID))
             names = [name for name in names if wanted.matches(entity_of(name) or {})]
-            for name, row in (await self._read(names)).items():
+            for name, row in (await read_entities(self._client, names)).items():
                 values = _described(row, _OF_CLIENTS if not name.startswith("ips/") else frozenset([IP_RATE]))
                 entity = tuple(QuotaEntityPart(kind, part) for kind, part in (entity_of(name) or {}).items())
                 if values:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
+from controller.broker.entity_configs import EntityConfigReader
 from controller.broker.metadata import MetadataCache
 from controller.broker.quotas.clients import ClientQuotas
 from controller.broker.quotas.store import QuotaStore
@@ -43,6 +44,8 @@ class AccessControl:
         self.credentials = ScramStore(client, clock, trace)
         self.quotas = ClientQuotas(settings.quotas, clock)
         self.quota_store = QuotaStore(self.quotas, client, clock, trace)
+        takers = (self.quota_store.take, self.credentials.take)
+        self.entity_configs = EntityConfigReader(client, clock, trace, takers)
         self.store: AclStore | None = None
         self.authorizer = authorizer
         if authorizer is None and settings.authorizer_class in ACL_AUTHORIZERS:

@@ -3,7 +3,7 @@
 A connection asks SaslHandshake for a mechanism and then SaslAuthenticate with the mechanism's messages (KIP-43,
 KIP-152); before that only ApiVersions is answered. After a failure nothing more is. With connections.max.reauth.ms a
 session ends, and the client authenticates again on the same connection, as the same principal (KIP-368). All of it runs
-on the broker's thread; SCRAM credentials are read from ZooKeeper at each authentication.
+on the broker's thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """SCRAM credentials in ZooKeeper, in Kafka's form, and the requests that set and describe them (KIP-554).
 
-/config/users/NAME is a config with a text for each mechanism of the user. Other brokers read it at the next
-authentication; the notice that a change leaves is for Kafka's brokers, which keep all credentials in memory.
+/config/users/NAME is a config with a text for each mechanism of the user. Each broker keeps the texts of all users in
+memory, as `EntityConfigReader` reads them: users get in while ZooKeeper is away. Until it has read them the first time,
+the credential is read at each authentication.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from controller.broker.entity_configs import USER, EntityConfigs, entity_of
 from controller.broker.quotas.rules import sanitised
 from controller.broker.request_context import SLICE, Steps, on_broker_thread
 from controller.broker.security.scram import (
@@ -68,13 +70,15 @@ class CredentialRefused(Exception):
 
 
 class ScramStore:
-    """All of it is called on the broker's thread; `read` is answered on any."""
+    """All of it is called on the broker's thread; `read` may be answered on another."""
 
     def __init__(self, client: ZooKeeperClient, clock: Clock, trace: Trace) -> None:
         self._client = client
         self._writes = BrokerDataWrites(client)
         self._clock = clock
         self._trace = trace
+        self._known: dict[str, Mapping[str, str]] | None = None
+        """The texts of credentials by mechanism, by the user's path below /config; None: not read yet."""
 
     @property
     def handlers(self) -> Mapping[ApiKey, Callable[[Any, int, Callable[[Any], None]], Steps | None]]:
@@ -83,6 +87,21 @@ class ScramStore:
             ApiKey.ALTER_USER_SCRAM_CREDENTIALS: self.alter,
         }
 
+    def take(self, configs: EntityConfigs, *, whole: bool) -> None:
+        """As `EntityConfigReader` has read them."""
+        if whole:
+            self._known = {path: texts for path, texts in (self._known or {}).items() if path in configs}
+        if self._known is None:
+            return
+        for path, config in configs.items():
+            if config is None or (entity_of(path) or {}).keys() != {USER}:
+                continue
+            texts = {name: config[name] for name in MECHANISMS if name in config}
+            if texts:
+                self._known[path] = texts
+            else:
+                self._known.pop(path, None)
+
     def read(self, user: str, mechanism: str) -> Future[ScramCredential | None]:
         return spawn(self._read(user, mechanism))
 
@@ -90,8 +109,12 @@ class ScramStore:
         if not is_user_name(user):
             return None
         path = user_path(user)
-        (row,) = (await self._client.read([path])).rows
-        text = None if row is None else decode_config(path, row.data).config.get(mechanism)
+        if self._known is not None:
+            config = self._known.get(path.removeprefix(f"{paths.CONFIG}/"), {})
+        else:
+            (row,) = (await self._client.read([path])).rows
+            config = {} if row is None else decode_config(path, row.data).config
+        text = config.get(mechanism)
         return None if text is None else parse_credential(text)
 
     # -- requests
