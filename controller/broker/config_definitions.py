@@ -9,8 +9,9 @@ from types import MappingProxyType
 
 import msgspec
 
+from controller.broker.quotas.quota_settings import CONNECTION_LIMITS, connection_limit, of_listener
 from controller.broker.settings import DEFAULT_TEXTS
-from controller.core.topic_settings import BROKER_ALONE, BY_BROKER_NAME, THROTTLE_RATES
+from controller.core.topic_settings import BROKER_ALONE, BY_BROKER_NAME, THROTTLE_RATES, TopicSetting
 from controller.protocol.admin import (
     CONFIG_TYPE_BOOLEAN,
     CONFIG_TYPE_INT,
@@ -49,9 +50,27 @@ ALTERNATIVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 READ_AT_START = frozenset(["log.segment.delete.delay.ms"])
 """Dynamic in Kafka, but here what server.properties says counts."""
 
-DYNAMIC_NAMES = frozenset({*BY_BROKER_NAME, *THROTTLE_RATES, *BROKER_ALONE} - READ_AT_START)
-"""What may be altered while a broker runs: the defaults of its topics, how fast replicas may catch up, and what has no
-effect here and is kept for Kafka brokers."""
+DYNAMIC_NAMES = frozenset({*BY_BROKER_NAME, *THROTTLE_RATES, *BROKER_ALONE, *CONNECTION_LIMITS} - READ_AT_START)
+"""What may be altered while a broker runs: the defaults of its topics, how fast replicas may catch up, limits on
+connections, and what has no effect here and is kept for Kafka brokers."""
+
+
+def dynamic_setting(name: str) -> TopicSetting | None:
+    """Return what may be altered while a broker runs, which may be a listener's; None for any other setting."""
+    if (limit := connection_limit(name)) is not None:
+        return limit
+    tables = (THROTTLE_RATES, BROKER_ALONE, BY_BROKER_NAME) if name in DYNAMIC_NAMES else ()
+    return next((table[name] for table in tables if name in table), None)
+
+
+def setting_of_listener(name: str) -> BrokerSetting | None:
+    """Return a limit that a listener has of its own; None for any other setting."""
+    limit = connection_limit(name)
+    if limit is None or name in CONNECTION_LIMITS:
+        return None
+    words = BROKER_SETTINGS[of_listener(name) or ""].documentation
+    return BrokerSetting(name, limit.kind, None, words, dynamic=True)
+
 
 _BOOLEANS = frozenset(
     {
@@ -98,7 +117,6 @@ _STRINGS = frozenset(
         "listener.security.protocol.map",
         "listeners",
         "log.dir",
-        "max.connections.per.ip.overrides",
         "security.inter.broker.protocol",
         "super.users",
         "zookeeper.connect",
@@ -192,10 +210,6 @@ _WORDS: Mapping[str, str] = {
     "log.roll.hours": "log.roll.ms in hours.",
     "log.roll.jitter.hours": "log.roll.jitter.ms in hours.",
     "log.segment.delete.delay.ms": "How long the files of a deleted partition are kept.",
-    "max.connection.creation.rate": "How many connections a second are accepted; further ones wait.",
-    "max.connections": "The maximum number of connections; further ones wait.",
-    "max.connections.per.ip": "The maximum number of connections of one address.",
-    "max.connections.per.ip.overrides": "The same by address: ADDRESS:NUMBER, separated by commas.",
     "max.incremental.fetch.session.cache.slots": "The maximum number of fetch sessions.",
     "num.partitions": "The number of partitions of a topic that is created without one.",
     "num.replica.fetchers": "How many connections to each leader fetch for the replicas here.",
@@ -259,7 +273,7 @@ def _table() -> Mapping[str, BrokerSetting]:
     for name, setting in BY_BROKER_NAME.items():
         if name in DYNAMIC_NAMES:
             found[name] = BrokerSetting(name, setting.kind, setting.default, setting.documentation, dynamic=True)
-    for name, alone in {**THROTTLE_RATES, **BROKER_ALONE}.items():
+    for name, alone in {**THROTTLE_RATES, **BROKER_ALONE, **CONNECTION_LIMITS}.items():
         found[name] = BrokerSetting(name, alone.kind, alone.default, alone.documentation, dynamic=True)
     for name, words in _WORDS.items():
         found.setdefault(name, BrokerSetting(name, _kind(name), DEFAULT_TEXTS.get(name), words))

@@ -21,18 +21,22 @@ from typing import TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from controller.broker.config_definitions import ALTERNATIVES, BROKER_SETTINGS, DYNAMIC_NAMES, BrokerSetting
+from controller.broker.config_definitions import (
+    ALTERNATIVES,
+    BROKER_SETTINGS,
+    BrokerSetting,
+    dynamic_setting,
+    setting_of_listener,
+)
 from controller.broker.error_responses import record_refusal
 from controller.broker.metadata import MetadataCache
+from controller.broker.quotas.quota_settings import CONNECTION_LIMITS, limits_fault
 from controller.broker.replica_manager import ApiError
 from controller.broker.request_context import on_broker_thread
 from controller.broker.settings import BrokerSettings
 from controller.broker.topic_configs import TopicConfigs
 from controller.clock import Clock, Coro, Future, spawn
 from controller.core.topic_settings import (
-    BROKER_ALONE,
-    BY_BROKER_NAME,
-    THROTTLE_RATES,
     TOPIC_SETTINGS,
     TopicSetting,
     config_fault,
@@ -92,6 +96,7 @@ def replaced(resource_type: int, configs: Sequence[ReplacedConfig]) -> Config:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(without)}")
     config = {one.name: one.value for one in configs if one.value is not None}
     _check(resource_type, config)
+    _check_limits(resource_type, config)
     return config
 
 
@@ -124,6 +129,8 @@ def changed(resource_type: int, config: Config, operations: Sequence[AlterableCo
         known = {name: text for name, text in result.items() if name in TOPIC_SETTINGS}
         if not any(TOPIC_SETTINGS[name].fault(text) for name, text in known.items()):
             _check(resource_type, known)  # what they come to together
+    if any(name in CONNECTION_LIMITS for name in named):
+        _check_limits(resource_type, result)
     return result
 
 
@@ -147,10 +154,11 @@ def _setting(resource_type: int, name: str) -> TopicSetting:
         if name not in TOPIC_SETTINGS:
             raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
         return TOPIC_SETTINGS[name]
-    if name not in DYNAMIC_NAMES:
+    setting = dynamic_setting(name)
+    if setting is None:
         known = "Cannot update this config dynamically" if name in BROKER_SETTINGS else "Unknown broker config name"
         raise ApiError(ErrorCode.INVALID_CONFIG, f"{known}: {name}")
-    return next(table[name] for table in (THROTTLE_RATES, BROKER_ALONE, BY_BROKER_NAME) if name in table)
+    return setting
 
 
 def _check(resource_type: int, config: Config) -> None:
@@ -160,6 +168,14 @@ def _check(resource_type: int, config: Config) -> None:
         if fault is not None:
             raise ApiError(ErrorCode.INVALID_CONFIG, fault)
     if resource_type == RESOURCE_TOPIC and (fault := config_fault(config)) is not None:
+        raise ApiError(ErrorCode.INVALID_CONFIG, fault)
+
+
+def _check_limits(resource_type: int, config: Config) -> None:
+    """Of limits on connections that are sound each by itself."""
+    limits = {name: text for name, text in config.items() if name in CONNECTION_LIMITS}
+    sound = all(CONNECTION_LIMITS[name].fault(text) is None for name, text in limits.items())
+    if resource_type == RESOURCE_BROKER and sound and (fault := limits_fault(limits)) is not None:
         raise ApiError(ErrorCode.INVALID_CONFIG, fault)
 
 
@@ -194,13 +210,20 @@ def _own(name: str, config: Config) -> Iterator[ConfigSynonym]:
 
 def broker_shown(settings: BrokerSettings, broker: Config, default: Config) -> tuple[DescribedConfig, ...]:
     """All settings of this broker, with its own dynamic config and that of all brokers."""
-    return tuple(_broker_setting(one, settings.given, broker, default) for one in BROKER_SETTINGS.values())
+    own = _of_listeners(settings.given, broker, default)
+    return tuple(_broker_setting(one, settings.given, broker, default) for one in (*BROKER_SETTINGS.values(), *own))
 
 
 def all_brokers_shown(default: Config) -> tuple[DescribedConfig, ...]:
     """What is set for all brokers, and nothing else."""
     known = [BROKER_SETTINGS[name] for name in sorted(default) if name in BROKER_SETTINGS]
+    known += _of_listeners(default)
     return tuple(_broker_setting(one, {}, {}, default, with_default=False) for one in known)
+
+
+def _of_listeners(*configs: Config) -> list[BrokerSetting]:
+    found = (setting_of_listener(name) for name in sorted({name for config in configs for name in config}))
+    return [one for one in found if one is not None]
 
 
 def _broker_setting(

@@ -212,6 +212,7 @@ class Node:
         """Begins to connect to ZooKeeper, and queues what a start needs. Answered with the first session."""
         if self.services is not None:
             self.services.watch.entities_changed = self.access.entity_configs.changed
+            self.services.brokers_changed = self.access.quota_store.alter_limits
         self.connected = self.client.start()
         self.events.put(Startup())
         if self.log_maintenance is not None:

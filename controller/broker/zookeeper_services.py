@@ -169,6 +169,8 @@ class ZooKeeperServices:
         open_logs: OpenLogs,
     ) -> None:
         self._client = client
+        self.brokers_changed: Callable[[Mapping[str, str], Mapping[str, str]], None] = lambda _own, _default: None
+        """Called with the dynamic configs of this broker and of all brokers when they have changed."""
         self.configs = TopicConfigs(settings, trace, self._configs_changed)
         self.logs = open_logs(self.configs.log_settings)
         self.gate = ConfigGate(settings.broker_id, client, self.configs, clock, trace)
@@ -195,6 +197,8 @@ class ZooKeeperServices:
     def _configs_changed(self, topics: Collection[str] | None) -> None:
         """Existing logs apply their new settings at once."""
         self.logs.settings_changed(topics)
+        if topics is None:
+            self.brokers_changed(self.configs.broker, self.configs.default)
 
     def roles_taken(self, partitions: Sequence[Partition]) -> None:
         """Where the gate did not wait for a config to be read, it is read all the same."""

@@ -72,7 +72,7 @@ def elements(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
 
 
-def _whole_number(kind: str, least: int, most: int) -> Check:
+def whole_number(kind: str, least: int, most: int) -> Check:
     def check(text: str) -> str | None:
         if re.fullmatch(r"[+-]?[0-9]{1,19}", text) is None or not -most - 1 <= int(text) <= most:
             return f"Not a number of type {kind}"
@@ -123,7 +123,7 @@ def _version(text: str) -> str | None:
 
 
 def _int(name: str, default: int, least: int, broker: str, documentation: str, in_use: bool = True) -> TopicSetting:
-    check = _whole_number("INT", least, INT_MAX)
+    check = whole_number("INT", least, INT_MAX)
     return TopicSetting(name, CONFIG_TYPE_INT, str(default), broker, check, documentation, in_use)
 
 
@@ -132,7 +132,7 @@ def _double(name: str, default: str, documentation: str, in_use: bool = False) -
 
 
 def _long(name: str, default: int, least: int, broker: str, documentation: str, in_use: bool = True) -> TopicSetting:
-    check = _whole_number("LONG", least, LONG_MAX)
+    check = whole_number("LONG", least, LONG_MAX)
     return TopicSetting(name, CONFIG_TYPE_LONG, str(default), broker, check, documentation, in_use)
 
 

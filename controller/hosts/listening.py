@@ -53,15 +53,21 @@ def host_of(address: tuple[str, int] | tuple[str, int, int, int]) -> str:
 
 
 class ConnectionGate:
-    """Lets connections in as their limits allow. `log_refused`: writes a line now and then. Used on the network's
-    loop."""
+    """Lets connections in as their limits allow. `log_refused`: writes a line now and then. `on_excess`: called when
+    there are more connections than there may be. Used on the network's loop."""
 
     def __init__(
-        self, settings: ConnectionSettings, network: NetworkThread, log_refused: Callable[[str], None]
+        self,
+        settings: ConnectionSettings,
+        network: NetworkThread,
+        log_refused: Callable[[str], None],
+        on_excess: Callable[[], None],
     ) -> None:
         self.quotas = ConnectionQuotas(settings)
+        self.quotas.changed = self._changed
         self._network = network
         self._log_refused = log_refused
+        self._on_excess = on_excess
         self._freed = asyncio.Event()
         """Set when a connection ends."""
         self._throttled: dict[socket.socket, None] = {}
@@ -98,7 +104,14 @@ class ConnectionGate:
             self._throttled[accepted] = None
             self._network.clock.call_later(refused.throttle_ms, lambda: self._close_throttled(accepted))
             return False
+        if self.quotas.excess:
+            self._on_excess()
         return True
+
+    def _changed(self) -> None:
+        self._freed.set()
+        if self.quotas.excess:
+            self._on_excess()
 
     def freed(self, client: Requester) -> None:
         """A connection that was admitted has ended."""

@@ -541,7 +541,7 @@ class SocketServer:
         self.connections: dict[ServerConnection, None] = {}
         self.receive: Receive = lambda _frame, respond, _client: respond(None)
         self._limits = limits
-        self.gate = ConnectionGate(limits.connections, network, self._log_refused)
+        self.gate = ConnectionGate(limits.connections, network, self._log_refused, self._close_excess)
         self._trace = trace
         self._bound: list[_Bound] = []
         self.held_bytes = 0
@@ -610,13 +610,14 @@ class SocketServer:
                 raise
             self._accept_connection(accepted, client)
 
-    def _close_least_used(self) -> None:
-        """A connection between brokers takes the place of another listener's."""
+    def _close_excess(self) -> None:
+        """The least used connections make room for one between brokers, or when there may be fewer of them now."""
         others = [one for one in self.connections if one.listener != self.gate.quotas.settings.protected]
-        if others:
-            least = min(others, key=lambda one: one.active_s)
-            self.note("info", "connection closed: its place is needed for one between brokers")
+        for least in sorted(others, key=lambda one: one.active_s)[: min(self.gate.quotas.excess, ACCEPTED_AT_ONCE)]:
+            self._failures("info", "connection closed: there are more than there may be, and it was used least")
             least.close()
+        if self.gate.quotas.excess and len(others) > ACCEPTED_AT_ONCE:
+            self.network.loop.call_soon(self._close_excess)
 
     def _accept_connection(self, accepted: socket.socket, client: Requester) -> None:
         if accepted.fileno() >= self._limits.descriptors:
@@ -634,8 +635,6 @@ class SocketServer:
             return
         if not self.gate.admit(accepted, client):
             return
-        if self.gate.quotas.exceeded:
-            self._close_least_used()
         listener = self.tls.get(client.listener)
         if listener is None:
             self.connections[ServerConnection(self, accepted, client, self._limits.request_bytes)] = None
@@ -653,9 +652,8 @@ class SocketServer:
             accepted.close()
             self.gate.freed(client)
             reason = str(error) or f"not done in {self._limits.stall_ms} ms"
-            self._failures(
-                "warning", f"TLS handshake with {client.host} on listener {client.listener} failed: {reason}"
-            )
+            who = f"{client.host} on listener {client.listener}"
+            self._failures("warning", f"TLS handshake with {who} failed: {reason}")
             return
         except BaseException:
             self.gate.freed(client)

@@ -318,6 +318,18 @@ BAD: list[tuple[int, str, tuple[AlterableConfig, ...], ErrorCode, str]] = [
     (RESOURCE_BROKER, "1", (set_to("num.io.threads", "0"),), ErrorCode.INVALID_CONFIG, "at least 1"),
     (RESOURCE_BROKER, "1", (set_to("log.cleaner.io.buffer.load.factor", "x"),), ErrorCode.INVALID_CONFIG, "DOUBLE"),
     (RESOURCE_BROKER, "1", (set_to("log.segment.delete.delay.ms", "1"),), ErrorCode.INVALID_CONFIG, "Cannot update"),
+    (RESOURCE_BROKER, "1", (set_to("max.connections", "-1"),), ErrorCode.INVALID_CONFIG, "at least 0"),
+    (RESOURCE_BROKER, "1", (set_to("max.connection.creation.rate", "x"),), ErrorCode.INVALID_CONFIG, "type INT"),
+    (
+        RESOURCE_BROKER,
+        "1",
+        (set_to("max.connections.per.ip", "0"),),
+        ErrorCode.INVALID_CONFIG,
+        "no client could connect",
+    ),
+    (RESOURCE_BROKER, "", (set_to("max.connections.per.ip.overrides", "h:1"),), ErrorCode.INVALID_CONFIG, "ADDRESS"),
+    (RESOURCE_BROKER, "", (set_to("listener.name.x.max.connections", "0"),), ErrorCode.INVALID_CONFIG, "at least 1"),
+    (RESOURCE_BROKER, "", (set_to("listener.name.x.ssl.keystore", "k"),), ErrorCode.INVALID_CONFIG, "Unknown broker"),
     (RESOURCE_BROKER_LOGGER, "1", (set_to("kafka", "INFO"),), ErrorCode.INVALID_REQUEST, "Logger kafka does not exist"),
     (RESOURCE_BROKER_LOGGER, "1", (set_to("root", "info"),), ErrorCode.INVALID_REQUEST, "Valid log levels are TRACE"),
     (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ from controller.broker.quotas import connections
 from controller.broker.quotas.connections import ConnectionQuotas, ConnectionSettings, TooFast, TooMany
 from controller.broker.quotas.rules import Window
 from controller.broker.settings import BadSettings, parse_settings
+from controller.protocol.admin import RESOURCE_BROKER
+from controller.protocol.errors import ErrorCode
 from tests.broker.data_node import DataNode
+from tests.broker.test_configs import altered, described, set_to
 
 
 def parsed(**given_texts: str) -> ConnectionSettings:
@@ -89,7 +93,7 @@ def check_places(comings: list[tuple[str, str, bool]]) -> None:
         else:
             with pytest.raises(TooMany):
                 quotas.open(listener, host, 0)
-        assert (quotas.total, quotas.exceeded) == (len(model.open), len(model.open) > LIMITS.most)
+        assert (quotas.total, quotas.excess) == (len(model.open), max(len(model.open) - LIMITS.most, 0))
     for one in model.open:
         quotas.closed(*one)
     assert (quotas.total, quotas._of_ip, quotas._of_listener) == (0, {}, {})
@@ -148,6 +152,38 @@ def test_rates_of_addresses_are_followed() -> None:
     node.notify(b'{"version":2,"entity_path":"ips/<default>"}')
     node.settle()
     assert quotas.ip_rates == {"10.0.0.1": 3, None: 9}
+
+
+def test_limits_are_altered_for_a_broker_and_for_all_and_described() -> None:
+    node = DataNode("t")
+    static = ConnectionSettings(100, {"CLIENTS": 60}, 5, {"10.0.0.1": 7}, 50, {"CLIENTS": 20}, "BROKERS", Window(3))
+    quotas = ConnectionQuotas(static)
+    node.node.access.quota_store.limit(quotas)
+
+    def alter(broker: str, **limits: str) -> None:
+        changes = [set_to(name.replace("_", "."), text) for name, text in limits.items()]
+        assert altered(node, RESOURCE_BROKER, broker, *changes).error_code == ErrorCode.NONE
+
+    alter("", max_connections="9", listener_name_clients_max_connections="8")
+    assert quotas.settings == replace(static, most=9, most_of={"CLIENTS": 8})
+    alter("1", max_connections="4", max_connections_per_ip="3", max_connections_per_ip_overrides="::1:1")
+    alter("1", max_connection_creation_rate="2", listener_name_others_max_connection_creation_rate="6")
+    rates = {"CLIENTS": 20, "OTHERS": 6}
+    assert quotas.settings == ConnectionSettings(4, {"CLIENTS": 8}, 3, {"::1": 1}, 2, rates, "BROKERS", Window(3))
+    shown = {one.name: (one.value, one.read_only) for one in described(node, RESOURCE_BROKER, "1").configs}
+    assert shown["max.connections"] == ("4", False)
+    assert shown["listener.name.clients.max.connections"] == ("8", False)
+    assert shown["listener.name.others.max.connection.creation.rate"] == ("6", False)
+    of_all = {one.name: one.value for one in described(node, RESOURCE_BROKER, "").configs}
+    assert of_all == {"max.connections": "9", "listener.name.clients.max.connections": "8"}
+    wrong = {"max.connections": "many", "max.connections.per.ip": "0", "listener.name.x.max.connections": "0"}
+    node.write_config("/config/brokers/1", wrong)
+    node.notify(b'{"version":2,"entity_path":"brokers/1"}')
+    assert quotas.settings == replace(static, most=9, most_of={"CLIENTS": 8}), "what is wrong is passed over"
+    assert sum("dynamic configs of brokers: passed over" in line for line in node.trace.notes("warning")) == 3
+    node.write_config("/config/brokers/<default>", {})
+    node.notify(b'{"version":2,"entity_path":"brokers/<default>"}')
+    assert quotas.settings == static
 
 
 FAULTS: dict[str, Any] = {

@@ -7,7 +7,8 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from controller.broker.request_context import Respond
 from controller.broker.security.principal import Requester
 from controller.broker.settings import Listener
 from controller.hosts.listening import CannotListen
-from controller.hosts.server import UNANSWERED_MAX, ServerConnection, ServerLimits, SocketServer
+from controller.hosts.server import ACCEPTED_AT_ONCE, UNANSWERED_MAX, ServerConnection, ServerLimits, SocketServer
 from controller.protocol.framing import Part, framed
 from controller.storage import DeviceUnavailable
 from controller.storage.devices import Device, NotCached
@@ -499,6 +500,24 @@ def test_a_connection_between_brokers_takes_the_place_of_the_least_used_one() ->
                 assert read(client) is None
         server.close()
     assert server.gate.quotas.total == 0
+
+
+def test_limits_that_are_altered_count_at_once_and_the_least_used_connections_are_closed() -> None:
+    with serving_with(ServerLimits(REQUEST_BYTES_MAX)) as serving, ExitStack() as opened:
+        clients = [opened.enter_context(closing(serving.connect())) for _ in range(3 * ACCEPTED_AT_ONCE)]
+        for at, client in enumerate(clients):
+            client.sendall(framed(b"%d" % at))
+            assert read(client) == b"%d" % at
+        serving.server.network.call(partial(serving.server.gate.quotas.limit, ConnectionSettings(most=2)))
+        assert {read(client) for client in clients[:-2]} == {None}
+        clients[-1].sendall(framed(b"used last"))
+        assert read(clients[-1]) == b"used last"
+        waits = opened.enter_context(closing(serving.connect()))
+        waits.sendall(framed(b"waits"))
+        eventually(lambda: "connections wait" in str(serving.trace.notes("warning")), "there is no place")
+        serving.server.network.call(partial(serving.server.gate.quotas.limit, ConnectionSettings(most=3)))
+        assert read(waits) == b"waits"
+    assert serving.server.gate.quotas.total == 0
 
 
 def test_an_address_that_connects_too_fast_is_closed_after_its_throttle_time() -> None:

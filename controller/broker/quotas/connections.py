@@ -9,7 +9,7 @@ Kafka would throttle it. Pure; times are given, in ms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from controller.broker.quotas.rules import Rate, Window, throttle_ms
@@ -52,6 +52,8 @@ class ConnectionQuotas:
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self.settings = settings
+        self.changed: Callable[[], None] = lambda: None
+        """Called when there are other settings."""
         self.ip_rates: Mapping[str | None, int] = {}
         self.total = 0
         self._of_listener: dict[str, int] = {}
@@ -59,6 +61,12 @@ class ConnectionQuotas:
         self._rate = Rate()
         self._rate_of: dict[str, Rate] = {}
         self._rate_of_ip: dict[str, tuple[Rate, int]] = {}  # and when it was used last; the oldest first
+
+    def limit(self, settings: ConnectionSettings) -> None:
+        """These count from now on."""
+        if settings != self.settings:
+            self.settings = settings
+            self.changed()
 
     def wait_ms(self, listener: str, now_ms: int) -> int:
         """Count a connection that has come, and return how long it waits before it is accepted."""
@@ -94,9 +102,10 @@ class ConnectionQuotas:
                 counts[key] = left
 
     @property
-    def exceeded(self) -> bool:
-        """Whether a connection between brokers has come though every place was taken."""
-        return self.total > self.settings.most
+    def excess(self) -> int:
+        """How many connections there are too many: one between brokers has come though every place was taken, or there
+        were more places before."""
+        return max(self.total - self.settings.most, 0)
 
     def _counted(self, rate: Rate, quota: int, now_ms: int) -> int:
         window = self.settings.window

@@ -23,7 +23,8 @@ from controller.broker.entity_configs import (
     read_entities,
 )
 from controller.broker.quotas.clients import ClientQuotas, QuotaType
-from controller.broker.quotas.connections import ConnectionQuotas
+from controller.broker.quotas.connections import ConnectionQuotas, ConnectionSettings
+from controller.broker.quotas.quota_settings import altered_limits
 from controller.broker.quotas.rules import DEFAULT, Entity, plain, sanitised
 from controller.broker.request_context import SLICE, Steps, on_broker_thread
 from controller.broker.settings import INT_MAX, LONG_MAX
@@ -194,14 +195,23 @@ class QuotaStore:
         self._configs: dict[str, Mapping[str, str]] = {}
         """By the path below /config; those with quotas alone."""
         self._connections: ConnectionQuotas | None = None
+        self._static_limits = ConnectionSettings()
 
     @property
     def handlers(self) -> Mapping[ApiKey, Callable[[Any, int, Callable[[Any], None]], Steps | None]]:
         return {ApiKey.DESCRIBE_CLIENT_QUOTAS: self.describe, ApiKey.ALTER_CLIENT_QUOTAS: self.alter}
 
     def limit(self, connections: ConnectionQuotas) -> None:
-        """Give the rates of addresses to what limits the host's connections, from now on."""
-        self._connections = connections
+        """Give the rates of addresses, and limits that are altered, to what limits the host's connections."""
+        self._connections, self._static_limits = connections, connections.settings
+
+    def alter_limits(self, broker: Mapping[str, str], default: Mapping[str, str]) -> None:
+        """These are the dynamic configs of this broker and of all brokers now."""
+        if self._connections is not None:
+            limits, problems = altered_limits(self._static_limits, default, broker)
+            for problem in problems:
+                self._note("warning", f"dynamic configs of brokers: passed over: {problem:.300}")
+            self._connections.limit(limits)
 
     # -- what is in ZooKeeper
 
