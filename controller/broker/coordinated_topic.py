@@ -2,10 +2,11 @@
 them.
 
 A key (a group, a transactional id) belongs to one partition of the topic, and who leads the partition coordinates it.
-When a broker becomes the leader it reads the partition from its beginning, and until it has, it answers
-COORDINATOR_LOAD_IN_PROGRESS; when it ceases to lead, it forgets what it read. What changes is appended as a client's
-records with acks=all are, and counts once every member of the ISR has it. Keys and values of records begin with their
-version. Source: Kafka 2.8's GroupMetadataManager and TransactionStateManager.
+When a broker becomes the leader it reads the partition from its beginning, and until every member of the ISR has what
+was read, it answers COORDINATOR_LOAD_IN_PROGRESS (Kafka answers by records that the next leader may lack); when it
+ceases to lead, it forgets what it read. What changes is appended as a client's records with acks=all are, and counts
+once every member of the ISR has it. Keys and values of records begin with their version. Source: Kafka 2.8's
+GroupMetadataManager and TransactionStateManager.
 """
 
 from __future__ import annotations
@@ -282,6 +283,22 @@ class CoordinatedTopic(Generic[T]):
                 self._begin_load(coordinated)  # the log has moved to another directory meanwhile
                 return
             self._note("error", f"{where}: the {self._what} after offset {offset} can't be read: {error}")
+        finish = partial(self._finish_load, coordinated, reading, began_ms)
+
+        def finish_later() -> None:
+            """Not within the call that moves the high watermark: a listener there may not write."""
+            self._clock.call_later(0.0, finish)
+
+        if coordinated.partition.high_watermark >= end:
+            finish()
+        else:
+            self._produce.when_replicated(coordinated.partition, end, finish_later)
+
+    def _finish_load(self, coordinated: CoordinatedPartition[T], reading: Reading[T], began_ms: float) -> None:
+        """What was read is replicated, or this broker does not lead any more."""
+        if self._partitions.get(coordinated.index) is not coordinated:
+            return
+        where = f"{self.name}-{coordinated.index}"
         coordinated.entries.update(
             (key, entry)
             for key, entry in reading.entries().items()

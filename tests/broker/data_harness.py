@@ -11,6 +11,7 @@ from controller.machine.disk import MemoryDisk
 from controller.protocol.codec import ApiKey
 from controller.protocol.control import LeaderAndIsrPartitionState, LeaderAndIsrRequest, LeaderAndIsrTopicState
 from controller.protocol.errors import ErrorCode
+from controller.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from controller.storage import LogSettings, PartitionLog
 from tests.broker.harness import BROKER_EPOCH, TOPIC_ID, BrokerUnderTest, ReadConfigs, metadata, settings
 from tests.storage.batches import batch
@@ -65,3 +66,9 @@ class DataBroker(BrokerUnderTest):
         if committed:
             partition.high_watermark = partition.log.log_end_offset
         return partition.log
+
+    def follower_fetches(self, partition: Partition, follower: int = 2) -> None:
+        """It has all that is in the log."""
+        assert partition.log is not None
+        part = FetchPartition(partition.index, partition.log.log_end_offset, 1 << 20, partition.leader_epoch)
+        self.ask(ApiKey.FETCH, FetchRequest(0, 1, (FetchTopic(partition.topic, (part,)),), follower))

@@ -402,6 +402,27 @@ def test_who_comes_to_lead_reads_groups_and_offsets_back(broker: Coordinator) ->
     assert broker.sync(member, generation).value().assignment == member.encode()
 
 
+@pytest.mark.parametrize("loses_lead", [False, True])
+def test_what_was_read_counts_once_it_is_replicated(broker: Coordinator, loses_lead: bool) -> None:
+    """The record of the assignment may be lost with this leader: no member may get it before."""
+    (member,), generation = broker.stable()
+    broker.follow(OFFSETS_TOPIC, epoch=1)
+    broker.offsets.high_watermark = 0
+    broker.lead(OFFSETS_TOPIC, epoch=2, isr=(1, 2))
+    broker.wait(SESSION_MS)
+    assert broker.sync(member, generation).value().error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert broker.join(member).value().error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if loses_lead:
+        broker.follow(OFFSETS_TOPIC, epoch=3)
+        assert broker.heartbeat(member, generation) == ErrorCode.NOT_COORDINATOR
+        broker.lead(OFFSETS_TOPIC, epoch=4, isr=(1, 2))
+        broker.clock.step()
+        assert broker.join(member).value().error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    broker.follower_fetches(broker.offsets)
+    broker.clock.step()
+    assert broker.sync(member, generation).value().assignment == member.encode()
+
+
 def test_members_that_wait_are_answered_when_the_lead_is_lost(broker: Coordinator) -> None:
     _, join = broker.enter()
     broker.follow(OFFSETS_TOPIC, epoch=1)

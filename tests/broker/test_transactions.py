@@ -587,6 +587,37 @@ def test_offsets_count_when_their_transaction_has_committed(
     assert (broker.committed(), broker.committed(stable=True)) == (expected, expected)
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_marker_that_is_written_while_offsets_are_loaded_counts(broker: TransactionBroker, commits: bool) -> None:
+    producer = broker.begun()
+    broker.ask(ApiKey.ADD_OFFSETS_TO_TXN, AddOffsetsToTxnRequest("x", *producer, "g"))
+    assert broker.commit_offset(producer, 5) == ErrorCode.NONE
+    broker.follow("__consumer_offsets", epoch=1)
+    broker.offsets.high_watermark = 0
+    broker.lead("__consumer_offsets", epoch=2, isr=(1, 2))
+    broker.wait()
+    broker.end(producer, commits)
+    broker.wait()
+    assert broker.commit_offset(producer, 6) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    broker.follower_fetches(broker.offsets)
+    broker.wait()
+    expected = 5 if commits else -1
+    assert (broker.committed(stable=True), broker.state()) == (expected, CompleteCommit if commits else CompleteAbort)
+
+
+def test_a_transactional_id_that_was_read_counts_once_it_is_replicated(broker: TransactionBroker) -> None:
+    producer = broker.begun()
+    broker.follow(TRANSACTIONS_TOPIC, epoch=1)
+    broker.states.high_watermark = 0
+    broker.lead(TRANSACTIONS_TOPIC, epoch=2, isr=(1, 2))
+    broker.wait(TIMEOUT_MS)
+    assert broker.init().error_code == broker.add(producer) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    broker.follower_fetches(broker.states)
+    broker.lead(TRANSACTIONS_TOPIC, epoch=3, isr=(1,))
+    broker.wait()
+    assert broker.begun() == (producer[0], producer[1] + 1)
+
+
 def test_a_member_that_is_not_one_commits_no_offsets(broker: TransactionBroker) -> None:
     producer = broker.begun()
     assert broker.commit_offset(producer, 5, member_id="m") == ErrorCode.UNKNOWN_MEMBER_ID

@@ -1,9 +1,5 @@
-"""Which groups this broker coordinates, and how their state lasts: the partitions of __consumer_offsets that it leads.
-
-Who leads a partition of __consumer_offsets coordinates its groups. When a broker becomes the leader it reads the
-partition from its beginning, and until it has, it answers COORDINATOR_LOAD_IN_PROGRESS; when it ceases to lead, it
-forgets the groups. What changes is appended as a client's records with acks=all are, and counts once every member of
-the ISR has it. Source: Kafka 2.8's GroupMetadataManager.
+"""Which groups this broker coordinates, and how their state lasts: the partitions of __consumer_offsets that it leads
+(`coordinated_topic.py`). Source: Kafka 2.8's GroupMetadataManager.
 """
 
 from __future__ import annotations
@@ -131,6 +127,8 @@ class GroupStore:
         self.tally = GroupTally()
         self._open: dict[int, dict[int, dict[str, None]]] = {}
         """The groups with offsets of transactions that have not ended, by partition and producer id."""
+        self._ended: dict[int, dict[int, bool]] = {}
+        """Whether transactions commit that ended while their partition was loaded, by partition and producer id."""
         self.topic = CoordinatedTopic[ConsumerGroup](
             OFFSETS_TOPIC,
             "groups",
@@ -294,6 +292,9 @@ class GroupStore:
     def end_transaction(self, index: int, producer_id: int, *, commits: bool) -> None:
         """The marker of a transaction is in a partition of the topic, and replicated."""
         partition = self.topic.at(index)
+        if partition is not None and not partition.is_loaded:
+            self._ended.setdefault(index, {}).setdefault(producer_id, commits)
+            return
         groups = self._open.get(index, {}).pop(producer_id, {})
         for group_id in groups:
             group = None if partition is None else partition.entries.get(group_id)
@@ -312,9 +313,12 @@ class GroupStore:
                 self._note_open(partition.index, producer_id, group.id)
             for loaded in self.of_loads:
                 loaded(group)
+        for producer_id, commits in self._ended.pop(partition.index, {}).items():
+            self.end_transaction(partition.index, producer_id, commits=commits)
 
     def _unloaded(self, partition: CoordinatedPartition[ConsumerGroup]) -> None:
         self._open.pop(partition.index, None)
+        self._ended.pop(partition.index, None)
         for group in partition.entries.values():
             group.kept_by(None)
             for unloaded in self.of_unloads:

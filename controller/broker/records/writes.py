@@ -188,6 +188,7 @@ _ATTRIBUTES_END = 23
 _CODEC_BITS = 0x07
 _ZSTD = 4
 VALID_ACKS = (ACKS_NONE, ACKS_LEADER, ACKS_ALL)
+UNLIMITED_MS = (1 << 31) - 1
 AT_ONCE_US = 2_000
 """How much of a request's checks is done on the loop, by their own estimates; a librdkafka batch of 10,000 records is
 about as much."""
@@ -279,6 +280,17 @@ class ProduceHandler:
             self._waiting.try_complete_else_watch(operation, operation.keys())
 
         return self._take(request, version, appended, internal or origin is Origin.COORDINATOR, origin)
+
+    def when_replicated(self, partition: Partition, offset: int, then: Callable[[], None]) -> None:
+        """Call `then` once, when each member of the ISR has what is below the offset, however few they are, or when
+        this leadership is over."""
+        if partition.leading is None:
+            then()
+            return
+        result = ProducePartitionResult(partition.index, ErrorCode.NONE)
+        part = ProducePart(result, Replication(partition, partition.leading, offset))
+        operation = DelayedProduce(UNLIMITED_MS, ((partition.topic, (part,)),), lambda _topic: 0, lambda _: then())
+        self._waiting.try_complete_else_watch(operation, operation.keys())
 
     def handle_unanswered(self, request: ProduceRequest, version: int, then: Callable[[bool], None]) -> Steps:
         """Handle a request with acks=0. `then` is called with False if a part was refused: closing the connection is
