@@ -54,8 +54,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--secure",
         action="store_true",
-        help="SASL_SSL on every listener, between brokers too, with an authority, users and ACLs made for this cluster;"
-        " prints how the user `client` connects",
+        help="SASL_SSL on every listener, between brokers too, and TLS, a login and ACLs for ZooKeeper, with an"
+        " authority, users and ACLs made for this cluster; prints how the user `client` connects",
     )
     parser.add_argument(
         "--override",
@@ -79,7 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         cluster.start()
         connect = cluster.zookeeper.connect_string
-        with announced(connect):
+        secured = None if cluster.security is None else cluster.security.zookeeper
+        with announced(connect, None if secured is None else secured.file):
             print(f"bootstrap.servers={cluster.bootstrap_servers}\nzookeeper.connect={connect}", flush=True)
             if cluster.security is not None:
                 print(cluster.client().text(), flush=True)

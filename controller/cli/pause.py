@@ -7,9 +7,9 @@ import argparse
 import contextlib
 import sys
 
-from controller.cli.main import COULD_NOT_RUN, UsageError
-from controller.cli.running import zookeeper_of_running
+from controller.cli.main import COULD_NOT_RUN
 from controller.cli.values import number
+from controller.cli.zookeeper_options import add_config_option, connection_for
 from controller.clock import Future
 from controller.zookeeper import paths
 from controller.zookeeper.blocking import ThreadClock, wait
@@ -30,7 +30,6 @@ from controller.zookeeper.operations import (
     ZooKeeperError,
 )
 
-_SESSION_TIMEOUT_MS = 18_000
 _CLOSE_SECONDS = 5.0
 
 
@@ -45,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="HOSTS",
         help="HOST:PORT[,HOST:PORT...][/chroot] of the cluster (default: the running `camerlengo cluster`)",
     )
+    add_config_option(parser)
     wanted = parser.add_mutually_exclusive_group()
     wanted.add_argument("--reason", metavar="TEXT", type=_filled, help="pause the controller, for this reason")
     wanted.add_argument("--resume", action="store_true", help="resume the controller")
@@ -60,13 +60,8 @@ def _filled(text: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.zookeeper is None:
-        arguments.zookeeper = zookeeper_of_running("--zookeeper HOSTS")
     clock = ThreadClock()
-    try:
-        connection = KazooConnection(arguments.zookeeper, clock, _SESSION_TIMEOUT_MS)
-    except ValueError as error:
-        raise UsageError(f"--zookeeper {arguments.zookeeper}: {error}") from error
+    connection = connection_for(arguments, clock, "--zookeeper HOSTS")
     client = ZooKeeperClient(connection, clock, _NoEvents())
     try:
         wait(client.start(), arguments.timeout)

@@ -25,10 +25,12 @@ from controller.cli.main import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A cluster that runs now, by the process that runs it."""
+    """A cluster that runs now, by the process that runs it. `zookeeper_config`: the file with the settings by which its
+    ZooKeeper is reached, if it takes any."""
 
     pid: int
     zookeeper_connect: str
+    zookeeper_config: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +114,13 @@ class Announcement:
 
 
 @contextlib.contextmanager
-def announced(zookeeper_connect: str) -> Iterator[None]:
+def announced(zookeeper_connect: str, zookeeper_config: Path | None = None) -> Iterator[None]:
     """Announce a cluster of this process while the block runs."""
     with Announcement("cluster") as announcement:
-        announcement.put({"pid": os.getpid(), "zookeeper.connect": zookeeper_connect})
+        content: dict[str, Any] = {"pid": os.getpid(), "zookeeper.connect": zookeeper_connect}
+        if zookeeper_config is not None:
+            content["zookeeper.config"] = str(zookeeper_config.absolute())
+        announcement.put(content)
         yield
 
 
@@ -125,7 +130,9 @@ def running() -> list[Running]:
     for file, content in _announcements("cluster"):
         file.close()
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            found.append(Running(int(content["pid"]), str(content["zookeeper.connect"])))
+            config = content.get("zookeeper.config")
+            place = None if config is None else Path(config)
+            found.append(Running(int(content["pid"]), str(content["zookeeper.connect"]), place))
     return sorted(found, key=lambda each: each.pid)
 
 
@@ -141,8 +148,8 @@ def running_brokers() -> list[RunningBroker]:
     return sorted(found, key=lambda each: (each.zookeeper_connect, each.broker_id, each.pid))
 
 
-def zookeeper_of_running(otherwise: str) -> str:
-    """Return zookeeper.connect of the one cluster that runs. UsageError, naming the options that say it `otherwise`,
+def the_running(otherwise: str) -> Running:
+    """Return the one cluster that runs. UsageError, naming the options that say it `otherwise`,
     if none does or several do."""
     clusters = running()
     if not clusters:
@@ -150,7 +157,7 @@ def zookeeper_of_running(otherwise: str) -> str:
     if len(clusters) > 1:
         several = "".join(f"\n  --zookeeper {each.zookeeper_connect}  (process {each.pid})" for each in clusters)
         raise UsageError(f"expected {otherwise}: {len(clusters)} clusters are running on this machine:{several}")
-    return clusters[0].zookeeper_connect
+    return clusters[0]
 
 
 def _announcements(kind: str) -> Iterator[tuple[IO[str], Any]]:

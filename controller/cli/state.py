@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from controller.cli.main import COULD_NOT_RUN, UsageError
-from controller.cli.running import zookeeper_of_running
 from controller.cli.values import number, output_file
+from controller.cli.zookeeper_options import add_config_option, connection_for
 from controller.clock import Clock, spawn
 from controller.zookeeper.blocking import ThreadClock, wait
 from controller.zookeeper.client import ZooKeeperClient
@@ -347,7 +347,6 @@ def _topic(table: ClusterPartitions, rows: range) -> str:
     return ", ".join([*words, *(f"{count} {word}" for word, count in counts if count)])
 
 
-_SESSION_TIMEOUT_MS = 18_000
 _CLOSE_SECONDS = 5.0
 
 
@@ -372,6 +371,7 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--tree", metavar="FILE", type=Path, help="file written by `state --save`, or a listing of znodes"
     )
+    add_config_option(parser)
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=number(0, 86_400), default=15.0, help="connection timeout (15)"
     )
@@ -408,10 +408,10 @@ def read_source(arguments: argparse.Namespace) -> tuple[Tree, ClusterState]:
             return tree, cluster_state(tree)
         except NoKafkaCluster as error:
             raise UsageError(f"{arguments.tree}: {error}") from error
-    if arguments.zookeeper is None:
-        arguments.zookeeper = zookeeper_of_running("--zookeeper HOSTS or --tree FILE")
+    clock = ThreadClock()
+    connection = connection_for(arguments, clock, "--zookeeper HOSTS or --tree FILE")
     try:
-        tree = _read(arguments.zookeeper, arguments.timeout, arguments.pause_ms)
+        tree = _read(connection, clock, arguments.timeout, arguments.pause_ms)
         return tree, cluster_state(tree)
     except (CouldNotRead, NoKafkaCluster) as error:
         raise CouldNotRead(f"{arguments.zookeeper}: {error}") from error
@@ -462,12 +462,7 @@ class _NoEvents:
         raise AssertionError(f"unexpected event: {event!r}")
 
 
-def _read(hosts: str, timeout_seconds: float, pause_ms: float) -> Tree:
-    clock = ThreadClock()
-    try:
-        connection = KazooConnection(hosts, clock, _SESSION_TIMEOUT_MS)
-    except ValueError as error:
-        raise UsageError(f"--zookeeper {hosts}: {error}") from error
+def _read(connection: KazooConnection, clock: Clock, timeout_seconds: float, pause_ms: float) -> Tree:
     client = ZooKeeperClient(connection, clock, _NoEvents())
     try:
         wait(client.start(), timeout_seconds)

@@ -6,7 +6,6 @@ The settings were checked when they were parsed; here their files are read.
 from __future__ import annotations
 
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from controller.broker.security.bounded_notes import BoundedNotes
 from controller.broker.security.oauth import CheckToken, OAuthSettings, unsecured_claims
 from controller.broker.security.sasl import ReadCredential, SaslListener
 from controller.broker.security.sasl_settings import SaslSettings, sasl_settings
-from controller.broker.security.tls_settings import tls_settings, zookeeper_tls
+from controller.broker.security.tls_settings import tls_settings
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock, spawn
 from controller.hosts.login import Login
@@ -84,17 +83,6 @@ class ListenerSecurity:
             self._tls(listener, server=False),
             None if sasl is None else Login(sasl),
         )
-
-    def zookeeper(self) -> Callable[[socket.socket, str], socket.socket] | None:
-        """What takes a connection to ZooKeeper through TLS; None if it has none. Raises BadCertificates."""
-        found, _ = zookeeper_tls(self._settings.given)
-        if found is None:
-            return None
-        try:
-            context = TlsContext(found, server=False, now_s=time.monotonic, note=self.note)
-        except BadCertificates as error:
-            raise BadCertificates(f"ZooKeeper: {error}") from error
-        return lambda plain, host: context.current().wrap_socket(plain, server_hostname=host)
 
     def _sasl(self, listener: str) -> SaslSettings | None:
         if not self._settings.protocol(listener).startswith("SASL"):

@@ -27,6 +27,7 @@ import javaproperties
 from controller.broker.settings import Address, address, address_text, listeners
 from controller.hosts.login import read_frame
 from controller.hosts.secured import CLIENT, PROTOCOL, SECRETS, ClientSettings, ClusterSecurity, Security
+from controller.hosts.zookeeper_access import ZooKeeperSecurity
 from controller.protocol.client import MetadataRequest, MetadataResponse
 from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
 from controller.protocol.errors import ProtocolError
@@ -214,8 +215,9 @@ class LocalCluster:
     ValueError. `listeners` and `advertised.listeners` are broker 1's: each further broker's ports are one higher.
     `port` is broker 1's on loopback, likewise; without either, brokers listen on free ports of loopback. `data_dir`
     keeps ZooKeeper's data, the settings and the logs; a temporary one is removed by `close`. `zookeeper` is "python" or
-    "java", by default as EmbeddedZooKeeper chooses it. With `security` all listeners are SASL_SSL; keys and passwords
-    are in the directory `secrets` of `data_dir` until `close`, and `client` says how to connect.
+    "java", by default as EmbeddedZooKeeper chooses it. With `security` all listeners are SASL_SSL, and ZooKeeper is
+    reached by TLS and a login, with ACLs on its znodes; keys and passwords are in the directory `secrets` of `data_dir`
+    until `close`, and `client` says how to connect.
 
     The constructor raises what EmbeddedZooKeeper's does; `start` also PortInUse, BrokerDied, BrokerNotReady,
     ServerDied and ServerTimedOut, with everything stopped.
@@ -255,15 +257,18 @@ class LocalCluster:
         self._count = brokers
         self.brokers: dict[int, BrokerChild] = {}
         self.security: ClusterSecurity | None = None
+        secured: ZooKeeperSecurity | None = None
         try:
             if security is not None:
                 self.security = ClusterSecurity(self.folder / SECRETS, security, brokers)
+                secured = self.security.secure_zookeeper()
             self.zookeeper = EmbeddedZooKeeper(
                 zookeeper_servers,
                 kind=zookeeper,
                 data_dir=self.folder / "zookeeper",
                 jars=zookeeper_jars,
                 tick_ms=max(50, min(500, session_timeout_ms // 4)),
+                security=None if secured is None else secured.server,
             )
         except BaseException:
             self._remove()
@@ -345,6 +350,7 @@ class LocalCluster:
         if self.security is not None:
             listening |= self.security.broker_settings(number, (PROTOCOL,))
             listening["security.inter.broker.protocol"] = PROTOCOL
+            listening |= {} if self.security.zookeeper is None else self.security.zookeeper.settings
         own = {
             "zookeeper.connect": self.zookeeper.connect_string,
             "zookeeper.session.timeout.ms": str(self._session_timeout_ms),

@@ -42,6 +42,7 @@ from controller.hosts.process_output import LogOutput, ProcessTrace
 from controller.hosts.request_stages import RequestStages
 from controller.hosts.server import SocketServer, limits_of
 from controller.hosts.tls import BadCertificates
+from controller.hosts.zookeeper_access import connection_to
 from controller.log import logger
 from controller.storage import AlreadyLocked, DuplicateLogs, OutOfResources
 from controller.storage.device_pools import DevicePools
@@ -53,7 +54,6 @@ from controller.zookeeper.blocking import run, wait
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.kazoo_connection import KazooConnection
 from controller.zookeeper.operations import ZooKeeperError
-from controller.zookeeper.paths import secure_acl
 
 STOPPED = 0
 FAULT = 1
@@ -277,17 +277,9 @@ class BrokerProcess:
 
     def _connection(self) -> KazooConnection:
         settings = self.settings
-        user, colon, password = (settings.zookeeper_sasl or "").partition(":")
-        return KazooConnection(
-            settings.zookeeper_connect,
-            self._clock,
-            settings.zookeeper_session_timeout_ms,
-            auth=(("digest", settings.zookeeper_digest),) if settings.zookeeper_digest else (),
-            acl_of=secure_acl if settings.zookeeper_set_acl else None,
-            create_chroot=True,
-            encrypt=self._secured().zookeeper(),
-            sasl=(user, password) if colon else None,
-        )
+        hosts, timeout_ms = settings.zookeeper_connect, settings.zookeeper_session_timeout_ms
+        note = self._secured().note
+        return connection_to(hosts, self._clock, timeout_ms, settings.given, note, create_chroot=True)
 
     def _generate_broker_id(self) -> int:
         client = ZooKeeperClient(self._connection(), self._clock, _NoEvents())

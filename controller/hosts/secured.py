@@ -29,9 +29,11 @@ from controller.broker.security.sasl_settings import SaslSettings
 from controller.broker.security.scram import LEAST_ITERATIONS, MECHANISMS, credential_of, salted
 from controller.broker.security.scram_store import user_path
 from controller.hosts.login import Login, log_in
+from controller.hosts.zookeeper_access import ZooKeeperSecurity, connection_to
 from controller.zookeeper.acl_znodes import AclResource, AclRow, encode_acls
+from controller.zookeeper.blocking import ThreadClock, wait
 from controller.zookeeper.codecs import ConfigZnode, encode_config
-from controller.zookeeper.operations import Create
+from controller.zookeeper.operations import ANY_VERSION, Create, MultiFailed, NodeExists, SetData
 
 if TYPE_CHECKING:
     from controller.hosts.certificates import Authority
@@ -187,9 +189,16 @@ class ClusterSecurity:
             self.passwords = {name: self.issuer.token(name) for name in self.passwords}
             for name, token in self.passwords.items():
                 self._write(f"{name}.token", token)
+        self.zookeeper: ZooKeeperSecurity | None = None
+        """None: anyone on this machine may read and change what is in ZooKeeper."""
         self._context = ssl.create_default_context(cafile=str(self.authority.certificate))
         for broker in range(1, brokers + 1):
             self.replace_certificate(broker)
+
+    def secure_zookeeper(self) -> ZooKeeperSecurity:
+        """Make what a ZooKeeper of the cluster and its clients need. Called once, before it starts."""
+        self.zookeeper = ZooKeeperSecurity(self.folder, self.authority, self._write)
+        return self.zookeeper
 
     def replace_certificate(self, broker: int) -> Path:
         """Give a broker a new key and certificate, in one step. A broker that runs takes them within a second."""
@@ -242,17 +251,21 @@ class ClusterSecurity:
 
     def write_znodes(self, connect_string: str) -> None:
         """Write `znodes` to a ZooKeeper server; what is there of them is replaced."""
-        from kazoo.client import KazooClient  # here, as a cluster in a test's process does not need it
-
-        client = KazooClient(connect_string, timeout=ZOOKEEPER_LIMIT_S)
-        client.start(ZOOKEEPER_LIMIT_S)
+        given = {} if self.zookeeper is None else self.zookeeper.settings
+        timeout_ms = int(ZOOKEEPER_LIMIT_S * 1_000)
+        connection = connection_to(connect_string, ThreadClock(), timeout_ms, given, lambda _level, _line: None)
         try:
-            for path, data in self.znodes():
-                client.ensure_path(path)
-                client.set(path, data)
+            wait(connection.start(), ZOOKEEPER_LIMIT_S)
+            for one in self.creations():
+                try:
+                    wait(connection.multi([one]), ZOOKEEPER_LIMIT_S)
+                except MultiFailed as failed:
+                    if not isinstance(failed.error, NodeExists):
+                        raise
+                    if one.data is not None:
+                        wait(connection.multi([SetData(one.path, one.data, ANY_VERSION)]), ZOOKEEPER_LIMIT_S)
         finally:
-            client.stop()
-            client.close()
+            wait(connection.close(), ZOOKEEPER_LIMIT_S)
 
     def _credential(self, password: str) -> str:
         salt = secrets.token_bytes(24)

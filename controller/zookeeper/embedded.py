@@ -30,11 +30,13 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -231,6 +233,8 @@ _JVM = (
     "-Dzookeeper.admin.enableServer=false",
     "-Dzookeeper.4lw.commands.whitelist=*",
 )
+_LOGIN = "org.apache.zookeeper.server.auth.DigestLoginModule"
+_SASL = "-Dzookeeper.authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
 _LOG4J = """\
 appender.out.type = Console
 appender.out.name = out
@@ -266,6 +270,16 @@ class JavaServer:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerSecurity:
+    """Clients connect by TLS alone, to a server with the key and certificates of `keystore`, which those of `authority`
+    have signed (PEM). Who is in `users`, a file of lines NAME=PASSWORD, may log in by DIGEST-MD5."""
+
+    keystore: Path
+    authority: Path
+    users: Path
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """The settings that all servers of an ensemble share. Times in ms; `max_request_bytes` is jute.maxbuffer. Without
     `java`, the server in Python runs."""
@@ -274,6 +288,7 @@ class ServerSettings:
     timeouts: SessionTimeouts
     fsync: bool
     max_request_bytes: int
+    security: ServerSecurity | None = None
 
 
 class ServerProcess:
@@ -285,6 +300,9 @@ class ServerProcess:
         self.settings = settings
         self.port = 0
         self._process: launch.Process | None = None
+        self._trust: ssl.SSLContext | None = None
+        if settings.security is not None:
+            self._trust = ssl.create_default_context(cafile=str(settings.security.authority))
 
     @property
     def log_path(self) -> Path:
@@ -318,18 +336,32 @@ class ServerProcess:
         return self.directory / "data"
 
     def _configure_java(self, peers: Mapping[int, tuple[int, int]]) -> None:
-        settings = self.settings
+        settings, secured = self.settings, self.settings.security
         lines = [
             f"tickTime={settings.timeouts.tick_ms}",
             f"dataDir={self._data}",
-            f"clientPort={self.port}",
-            f"clientPortAddress={LOOPBACK}",
+            f"{'clientPort' if secured is None else 'secureClientPort'}={self.port}",
+            f"{'clientPort' if secured is None else 'secureClientPort'}Address={LOOPBACK}",
             "maxClientCnxns=0",
             f"minSessionTimeout={settings.timeouts.min_ms}",
             f"maxSessionTimeout={settings.timeouts.max_ms}",
             "initLimit=20",
             "syncLimit=10",
         ]
+        if secured is not None:
+            lines += [
+                "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+                f"ssl.keyStore.location={secured.keystore}",
+                "ssl.keyStore.type=PEM",
+                f"ssl.trustStore.location={secured.authority}",
+                "ssl.trustStore.type=PEM",
+                "ssl.clientAuth=none",
+            ]
+            users = (line.split("=", 1) for line in secured.users.read_text(encoding="utf-8").splitlines())
+            named = " ".join(f'user_{name}="{password}"' for name, password in users)
+            jaas = self.directory / "jaas.conf"
+            jaas.touch(0o600)
+            jaas.write_text(f"Server {{ {_LOGIN} required {named}; }};\n", encoding="utf-8")
         lines += [
             f"server.{number}={LOOPBACK}:{quorum}:{election}" for number, (quorum, election) in sorted(peers.items())
         ]
@@ -349,22 +381,29 @@ class ServerProcess:
 
     def _java_command(self, java: JavaServer) -> list[str]:
         settings = self.settings
+        path = java.class_path
+        login: tuple[str, ...] = ()
+        if settings.security is not None:
+            netty = sorted(Path(path.split(os.pathsep, 1)[0]).parent.glob("netty-*.jar"))
+            path = os.pathsep.join([path, *map(str, netty)])
+            login = (f"-Djava.security.auth.login.config={self.directory / 'jaas.conf'}", _SASL)
         return [
             str(java.java),
             *_JVM,
+            *login,
             f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
             f"-Djute.maxbuffer={settings.max_request_bytes}",
             f"-Dzookeeper.forceSync={'yes' if settings.fsync else 'no'}",
             *java.options,
             "-cp",
-            java.class_path,
+            path,
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
             str(self.directory / "zoo.cfg"),
         ]
 
     def _python_command(self) -> list[str]:
         settings = self.settings
-        options = {
+        options: dict[str, object] = {
             "--port": self.port,
             "--data": self._data,
             "--tick-ms": settings.timeouts.tick_ms,
@@ -372,6 +411,8 @@ class ServerProcess:
             "--max-session-timeout-ms": settings.timeouts.max_ms,
             "--max-request-bytes": settings.max_request_bytes,
         }
+        if settings.security is not None:
+            options |= {"--tls-keystore": settings.security.keystore, "--sasl-users": settings.security.users}
         return [
             *(sys.executable, "-m", "controller.zookeeper.server"),
             *(word for name, value in options.items() for word in (name, str(value))),
@@ -380,7 +421,7 @@ class ServerProcess:
 
     def mode(self, deadline_seconds: float = PROBE_DEADLINE_SECONDS) -> str | None:
         """ "standalone", "leader" or "follower", as the server itself says; None if it does not serve."""
-        answer = four_letter_word(self.port, "srvr", deadline_seconds)
+        answer = four_letter_word(self.port, "srvr", deadline_seconds, self._trust)
         match = re.search(r"^Mode: (\w+)", answer, re.MULTILINE)
         return match[1] if match and answer.startswith("Zookeeper version:") else None
 
@@ -422,12 +463,16 @@ class ServerProcess:
         return "\n".join(text.splitlines()[-lines:])
 
 
-def four_letter_word(port: int, word: str, deadline_seconds: float) -> str:
-    """A server's answer to one of ZooKeeper's four-letter words; "" if it gave none in time."""
+def four_letter_word(port: int, word: str, deadline_seconds: float, trust: ssl.SSLContext | None = None) -> str:
+    """A server's answer to one of ZooKeeper's four-letter words, over TLS if it has one that is trusted; "" if it gave
+    none in time."""
     deadline = time.monotonic() + deadline_seconds
     answer = b""
     try:
-        with socket.create_connection((LOOPBACK, port), timeout=deadline_seconds) as connection:
+        with ExitStack() as opened:
+            connection = opened.enter_context(socket.create_connection((LOOPBACK, port), timeout=deadline_seconds))
+            if trust is not None:
+                connection = opened.enter_context(trust.wrap_socket(connection, server_hostname=LOOPBACK))
             connection.sendall(word.encode("ascii"))
             while (left := deadline - time.monotonic()) > 0:
                 connection.settimeout(left)
@@ -477,6 +522,7 @@ class EmbeddedZooKeeper:
         fsync: bool = True,
         max_request_bytes: int = REQUEST_BYTES_MAX,
         java_options: Sequence[str] = (),
+        security: ServerSecurity | None = None,
     ) -> None:
         if servers not in (1, 3):
             raise ValueError(f"servers is {servers}: an embedded ZooKeeper has 1 server or 3")
@@ -490,6 +536,7 @@ class EmbeddedZooKeeper:
             timeouts=SessionTimeouts.of(tick_ms, min_session_timeout_ms, max_session_timeout_ms),
             fsync=fsync,
             max_request_bytes=max_request_bytes,
+            security=security,
         )
         self._port = port
         self._temporary = data_dir is None

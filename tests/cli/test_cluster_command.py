@@ -17,10 +17,13 @@ from typing import IO
 import confluent_kafka.admin
 import pytest
 
-from controller.broker.settings import address
+from controller.broker.settings import address, parse_properties
 from controller.cli.main import main
 from controller.cli.running import announced, running
 from controller.hosts.local_cluster import ask_metadata, shifted
+from controller.hosts.zookeeper_access import connection_to
+from controller.zookeeper.blocking import ThreadClock, wait
+from controller.zookeeper.operations import ANY_VERSION, Create, MultiFailed, NoAuth, SetData
 from tests.processes import eventually, running_with
 
 DEADLINE_S = 60.0
@@ -107,11 +110,16 @@ def test_other_commands_find_it_and_its_ports_are_those_that_were_asked_for(
     assert "no `camerlengo cluster` of this user is running on this machine" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [("--secure",)], ids=["secure"], indirect=True)
-def test_a_secured_cluster_says_how_to_connect_and_its_keys_go_with_it(command: Command) -> None:
+ENSEMBLE = pytest.param(("--secure", "--zookeeper-servers", "3"), marks=pytest.mark.programs)
+
+
+@pytest.mark.parametrize("command", [("--secure",), ENSEMBLE], ids=["python", "java"], indirect=True)
+def test_a_secured_cluster_says_how_to_connect_and_its_keys_go_with_it(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("cryptography", reason="the extra `secure`")
     options = dict(command.line().split("=", 1) for _ in range(7))
-    assert options.pop("zookeeper.connect")
+    connect = options.pop("zookeeper.connect")
     secrets = command.folder / "secrets"
     assert options["ssl.ca.location"] == str(secrets / "authority.crt")
     assert command.line().startswith("# kafka-python: bootstrap_servers=")
@@ -126,11 +134,55 @@ def test_a_secured_cluster_says_how_to_connect_and_its_keys_go_with_it(command: 
     assert errors == [None]
     with_secrets = [path for path in secrets.iterdir() if path.name != "authority.crt"]
     with_secrets += command.folder.glob("broker-*.properties")
-    assert len(with_secrets) == 11  # three keys, two files for each of three users, two brokers' settings
+    # Four keys, two files for each of three users, two brokers' settings, what is for ZooKeeper.
+    assert len(with_secrets) == 14
     assert {stat.S_IMODE(path.stat().st_mode) for path in with_secrets} == {0o600}
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(command.folder.parent))
+    assert main(["pause", "--reason", "a test"]) == 0
+    assert "paused: a test" in capsys.readouterr().out
+    config = str(secrets / "zookeeper.properties")
+    assert main(["state", "--json", "--zookeeper", connect, "--zookeeper-config", config]) == 0
+    assert [broker["id"] for broker in json.loads(capsys.readouterr().out)["brokers"]] == [1, 2]
+    check_zookeeper(connect, secrets)
     command.process.send_signal(signal.SIGTERM)
     assert command.process.wait(DEADLINE_S) == 0
     assert not secrets.exists()
+
+
+def check_zookeeper(connect: str, secrets: Path) -> None:
+    """A client of the authority that does not log in sees no credentials, and changes nothing."""
+    given = parse_properties((secrets / "zookeeper.properties").read_text())
+    given = {name: text for name, text in given.items() if name.startswith("zookeeper.ssl.")}
+    stranger = connection_to(connect, ThreadClock(), 18_000, given, lambda _level, _line: None)
+    try:
+        wait(stranger.start(), DEADLINE_S)
+        assert wait(stranger.read(["/brokers/ids"]), DEADLINE_S).rows[0] is not None
+        with pytest.raises(NoAuth):
+            wait(stranger.read(["/config/users/admin"]), DEADLINE_S)
+        for write in (Create("/brokers/ids/9", b""), SetData("/kafka-acl/Topic/*", b"", ANY_VERSION)):
+            with pytest.raises(MultiFailed) as failed:
+                wait(stranger.multi([write]), DEADLINE_S)
+            assert isinstance(failed.value.error, NoAuth)
+    finally:
+        wait(stranger.close(), DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("zookeeper.ssl.client.enable=true", "expected a PEM file with whom to trust"),
+        ("camerlengo.zookeeper.sasl=broker", "camerlengo.zookeeper.sasl: expected USER:PASSWORD"),
+        (None, "No such file"),
+    ],
+)
+def test_a_wrong_config_of_zookeeper_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, says: str
+) -> None:
+    config = tmp_path / "zookeeper.properties"
+    if text is not None:
+        config.write_text(text)
+    assert main(["state", "--zookeeper", "127.0.0.1:1", "--zookeeper-config", str(config)]) == 2
+    assert says in capsys.readouterr().err
 
 
 def two_free_ports() -> int:

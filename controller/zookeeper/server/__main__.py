@@ -67,6 +67,17 @@ def _tls(keystore: str | None, truststore: str | None) -> ssl.SSLContext | None:
     return context
 
 
+def _users(file: Path) -> dict[str, str]:
+    """Raises OSError, ValueError."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        name, equals, password = line.partition("=")
+        if not (name and equals and password):
+            raise ValueError(f"--sasl-users {file}: line {number}: expected NAME=PASSWORD")
+        found[name] = password
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m controller.zookeeper.server",
@@ -109,6 +120,9 @@ def main() -> int:
     parser.add_argument(
         "--tls-truststore", metavar="FILE", help="accept clients whose certificate an authority of this file has signed"
     )
+    parser.add_argument(
+        "--sasl-users", metavar="FILE", type=Path, help="who may log in by DIGEST-MD5: lines of NAME=PASSWORD"
+    )
     arguments = parser.parse_args()
     if not 0 <= arguments.port <= 65_535:
         parser.error(f"--port {arguments.port}: expected 0 to 65535")
@@ -126,6 +140,7 @@ def main() -> int:
             fsync=not arguments.no_fsync,
             snapshot_transactions=arguments.snapshot_transactions,
             tls=_tls(arguments.tls_keystore, arguments.tls_truststore),
+            sasl_users=None if arguments.sasl_users is None else _users(arguments.sasl_users),
         )
     except (OSError, ValueError) as error:
         parser.error(str(error))
