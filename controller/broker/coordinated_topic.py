@@ -3,10 +3,9 @@ them.
 
 A key (a group, a transactional id) belongs to one partition of the topic, and who leads the partition coordinates it.
 When a broker becomes the leader it reads the partition from its beginning, and until every member of the ISR has what
-was read, it answers COORDINATOR_LOAD_IN_PROGRESS (Kafka answers by records that the next leader may lack); when it
-ceases to lead, it forgets what it read. What changes is appended as a client's records with acks=all are, and counts
-once every member of the ISR has it. Keys and values of records begin with their version. Source: Kafka 2.8's
-GroupMetadataManager and TransactionStateManager.
+it read, it answers COORDINATOR_LOAD_IN_PROGRESS; when it ceases to lead, it forgets what it read. What changes is
+appended as a client's records with acks=all are, and counts once every member of the ISR has it. Keys and values of
+records begin with their version. Source: Kafka 2.8's GroupMetadataManager and TransactionStateManager.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition, Role
 from controller.broker.records.cold_reads import until_cached
 from controller.broker.records.list_offsets import decompress
-from controller.broker.records.writes import ProduceHandler
+from controller.broker.records.writes import ProduceHandler, Replication
 from controller.broker.request_context import Drive, Job, JobLane, Steps
 from controller.clock import Clock
 from controller.protocol.compiler import layout
@@ -49,6 +48,7 @@ NOT_AVAILABLE = frozenset(
 )
 NOT_COORDINATOR = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR})
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE})
+READ_AGAIN_MS = 5_000.0
 DAMAGED_NAMED = 10
 """How many of a partition's records that can't be read are named in the log."""
 _VERSION = struct.Struct(">h")
@@ -279,20 +279,24 @@ class CoordinatedTopic(Generic[T]):
                     reading.take(header, records)
                 offset = read[-1][0].next_offset
         except StorageError as error:
-            if coordinated.partition.log is not log:
-                self._begin_load(coordinated)  # the log has moved to another directory meanwhile
+            has_moved = coordinated.partition.log is not log  # to another directory
+            if not has_moved:
+                self._note("error", f"{where}: the {self._what} after offset {offset} can't be read: {error}")
+            if has_moved or not isinstance(error, CorruptBatch):  # on a lost HDD: it is not forgotten
+                delay_ms = 0.0 if has_moved else READ_AGAIN_MS
+                self._clock.call_later(delay_ms, partial(self._begin_load, coordinated))
                 return
-            self._note("error", f"{where}: the {self._what} after offset {offset} can't be read: {error}")
         finish = partial(self._finish_load, coordinated, reading, began_ms)
 
         def finish_later() -> None:
             """Not within the call that moves the high watermark: a listener there may not write."""
             self._clock.call_later(0.0, finish)
 
-        if coordinated.partition.high_watermark >= end:
+        partition, leading = coordinated.partition, coordinated.partition.leading
+        if leading is None or partition.high_watermark >= end:
             finish()
         else:
-            self._produce.when_replicated(coordinated.partition, end, finish_later)
+            self._produce.when_replicated(Replication(partition, leading, end), finish_later)
 
     def _finish_load(self, coordinated: CoordinatedPartition[T], reading: Reading[T], began_ms: float) -> None:
         """What was read is replicated, or this broker does not lead any more."""

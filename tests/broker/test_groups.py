@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from controller.broker.coordinated_topic import partition_of
+from controller.broker.coordinated_topic import READ_AGAIN_MS, partition_of
 from controller.broker.groups.bounds import MEMBER_BYTES, PENDING_MAX
 from controller.broker.groups.group import ConsumerGroup
 from controller.broker.groups.handlers import java_address
@@ -47,7 +48,9 @@ from controller.protocol.groups import (
     SyncGroupRequest,
 )
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from controller.storage import PartitionLog
 from controller.storage.batches import HEADER_BYTES, Record, decode_records, encode_batch, header_at
+from controller.storage.errors import LogOffline
 from tests.broker.data_harness import DataBroker
 from tests.broker.harness import Deferred, metadata
 
@@ -421,6 +424,19 @@ def test_what_was_read_counts_once_it_is_replicated(broker: Coordinator, loses_l
     broker.follower_fetches(broker.offsets)
     broker.clock.step()
     assert broker.sync(member, generation).value().assignment == member.encode()
+
+
+def test_a_log_whose_device_is_lost_is_read_again(broker: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its groups are not taken for none: that would begin their generations anew."""
+    broker.commit(5)
+    broker.follow(OFFSETS_TOPIC, epoch=1)
+    with monkeypatch.context() as lost:
+        lost.setattr(PartitionLog, "read_cached", Mock(side_effect=LogOffline("/hdd", OSError("lost"))))
+        broker.lead(OFFSETS_TOPIC, epoch=2, isr=(1,))
+        broker.wait(READ_AGAIN_MS)
+        assert broker.commit(6) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    broker.wait(READ_AGAIN_MS)
+    assert broker.committed() == 5
 
 
 def test_members_that_wait_are_answered_when_the_lead_is_lost(broker: Coordinator) -> None:

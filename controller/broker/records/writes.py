@@ -188,7 +188,6 @@ _ATTRIBUTES_END = 23
 _CODEC_BITS = 0x07
 _ZSTD = 4
 VALID_ACKS = (ACKS_NONE, ACKS_LEADER, ACKS_ALL)
-UNLIMITED_MS = (1 << 31) - 1
 AT_ONCE_US = 2_000
 """How much of a request's checks is done on the loop, by their own estimates; a librdkafka batch of 10,000 records is
 about as much."""
@@ -281,15 +280,11 @@ class ProduceHandler:
 
         return self._take(request, version, appended, internal or origin is Origin.COORDINATOR, origin)
 
-    def when_replicated(self, partition: Partition, offset: int, then: Callable[[], None]) -> None:
-        """Call `then` once, when each member of the ISR has what is below the offset, however few they are, or when
-        this leadership is over."""
-        if partition.leading is None:
-            then()
-            return
-        result = ProducePartitionResult(partition.index, ErrorCode.NONE)
-        part = ProducePart(result, Replication(partition, partition.leading, offset))
-        operation = DelayedProduce(UNLIMITED_MS, ((partition.topic, (part,)),), lambda _topic: 0, lambda _: then())
+    def when_replicated(self, awaited: Replication, then: Callable[[], None]) -> None:
+        """Call `then` once, when each member of the ISR has it, however few they are, or the leadership is over."""
+        part = ProducePart(ProducePartitionResult(awaited.partition.index, ErrorCode.NONE), awaited)
+        unlimited_ms, parts = (1 << 31) - 1, ((awaited.partition.topic, (part,)),)
+        operation = DelayedProduce(unlimited_ms, parts, lambda _topic: 0, lambda _response: then())
         self._waiting.try_complete_else_watch(operation, operation.keys())
 
     def handle_unanswered(self, request: ProduceRequest, version: int, then: Callable[[bool], None]) -> Steps:
