@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import re
 import socket
 import ssl
@@ -23,6 +25,7 @@ from aiokafka.errors import KafkaError as AioError
 from confluent_kafka import admin
 
 from controller.hosts.local_cluster import BrokerChild
+from controller.hosts.secured import ClientSettings
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from tests.hosts.certificates import Authority
 from tests.processes import eventually
@@ -32,11 +35,31 @@ LIMIT_S = 30.0
 TOPIC, SECRET = "open", "secret"
 PLAIN_USERS = {"admin": "admin-pw", "alice": "alice-pw", "broker": "broker-pw", "ALICE": "alice-pw"}
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-UNSECURED = "UNSECURED"
-"""A listener that accepts tokens without a signature."""
+OAUTHBEARER = "OAUTHBEARER"
+UNSECURED, UNSECURED_TLS = "UNSECURED", "UNSECURED_TLS"
+"""Listeners that accept tokens without a signature."""
 MAPPED = "MAPPED"
 """A listener with TLS whose rule makes another principal of alice."""
-WAYS = (("SSL", ""), *((protocol, one) for protocol in ("SASL_PLAINTEXT", "SASL_SSL") for one in MECHANISMS))
+WAYS = [
+    ("SSL", ""),
+    *((protocol, one) for protocol in ("SASL_PLAINTEXT", "SASL_SSL") for one in (*MECHANISMS, OAUTHBEARER)),
+]
+WRONG = "wrong"
+"""A password; as a token, one without the principal's claim."""
+
+
+def listener_of(protocol: str, mechanism: str) -> str:
+    if mechanism != OAUTHBEARER:
+        return protocol
+    return UNSECURED_TLS if protocol == "SASL_SSL" else UNSECURED
+
+
+def unsigned(user: str, password: str) -> ClientSettings:
+    """How clients in Python show a token."""
+    claim = "name" if password == WRONG else "sub"
+    parts = ({"alg": "none"}, {claim: user, "iat": time.time(), "exp": time.time() + 3_600})
+    token = "".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") + "." for part in parts)
+    return ClientSettings("", user, token, OAUTHBEARER, Path(ssl.get_default_verify_paths().cafile or ""))
 
 
 @dataclass
@@ -50,7 +73,7 @@ class Secured:
     ) -> dict[str, Any]:
         """For librdkafka."""
         options: dict[str, Any] = {
-            "bootstrap.servers": f"127.0.0.1:{self.ports[listener or protocol]}",
+            "bootstrap.servers": f"127.0.0.1:{self.ports[listener or listener_of(protocol, mechanism)]}",
             "security.protocol": protocol,
             "log_level": 0,
         }
@@ -58,21 +81,36 @@ class Secured:
             options["ssl.ca.location"] = str(self.folder / "authority.crt")
         if protocol == "SSL":
             options["ssl.certificate.location"] = options["ssl.key.location"] = str(self.folder / f"{user}.pem")
-        if mechanism:
+        if mechanism == OAUTHBEARER:
+            named = "principalClaimName=name " if password == WRONG else ""
+            options |= {"sasl.mechanism": mechanism, "enable.sasl.oauthbearer.unsecure.jwt": "true"}
+            options["sasl.oauthbearer.config"] = f"{named}principal={user}"
+        elif mechanism:
             options |= {"sasl.mechanism": mechanism, "sasl.username": user, "sasl.password": password}
+        return options
+
+    def aiokafka_options(
+        self, protocol: str, mechanism: str = "", user: str = "alice", password: str = "alice-pw", listener: str = ""
+    ) -> dict[str, Any]:
+        options = self.python_options(protocol, mechanism, user, password, listener)
+        if mechanism == OAUTHBEARER:
+            options["sasl_oauth_token_provider"] = unsigned(user, password).aiokafka["sasl_oauth_token_provider"]
         return options
 
     def python_options(
         self, protocol: str, mechanism: str = "", user: str = "alice", password: str = "alice-pw", listener: str = ""
     ) -> dict[str, Any]:
-        """For kafka-python and aiokafka."""
+        """For kafka-python."""
         options: dict[str, Any] = {
-            "bootstrap_servers": f"127.0.0.1:{self.ports[listener or protocol]}",
+            "bootstrap_servers": f"127.0.0.1:{self.ports[listener or listener_of(protocol, mechanism)]}",
             "security_protocol": protocol,
         }
         if "SSL" in protocol:
             options["ssl_context"] = self.context(protocol, user)
-        if mechanism:
+        if mechanism == OAUTHBEARER:
+            provider = unsigned(user, password).kafka_python["sasl_oauth_token_provider"]
+            options |= {"sasl_mechanism": mechanism, "sasl_oauth_token_provider": provider}
+        elif mechanism:
             options |= {"sasl_mechanism": mechanism, "sasl_plain_username": user, "sasl_plain_password": password}
         return options
 
@@ -92,19 +130,24 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+LISTENERS = ("BROKERS", "SSL", "SASL_PLAINTEXT", "SASL_SSL", UNSECURED, UNSECURED_TLS, MAPPED)
+
+
 def settings_of(folder: Path) -> tuple[dict[str, str], dict[str, int]]:
-    ports = {name: free_port() for name in ("BROKERS", "SSL", "SASL_PLAINTEXT", "SASL_SSL", UNSECURED, MAPPED)}
+    ports = {name: free_port() for name in LISTENERS}
     users = " ".join(f'user_{name}="{password}"' for name, password in PLAIN_USERS.items())
     own = 'username="broker" password="broker-pw"'
     jaas = f"org.apache.kafka.common.security.plain.PlainLoginModule required {own} {users};"
     given = {
         "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
         "listener.security.protocol.map": "BROKERS:SASL_SSL,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,"
-        f"{UNSECURED}:SASL_PLAINTEXT,{MAPPED}:SSL",
+        f"{UNSECURED}:SASL_PLAINTEXT,{UNSECURED_TLS}:SASL_SSL,{MAPPED}:SSL",
         "listener.name.mapped.ssl.client.auth": "required",
         "listener.name.mapped.ssl.principal.mapping.rules": "RULE:^CN=alice$/mallory/,DEFAULT",
         "listener.name.unsecured.sasl.enabled.mechanisms": "OAUTHBEARER",
         "listener.name.unsecured.camerlengo.sasl.oauthbearer.allow.unsecured.tokens": "true",
+        "listener.name.unsecured_tls.sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.unsecured_tls.camerlengo.sasl.oauthbearer.allow.unsecured.tokens": "true",
         "inter.broker.listener.name": "BROKERS",
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
         "sasl.enabled.mechanisms": ",".join(MECHANISMS),
@@ -118,7 +161,7 @@ def settings_of(folder: Path) -> tuple[dict[str, str], dict[str, int]]:
         "super.users": "User:admin;User:broker",
         "offsets.topic.replication.factor": "1",
     }
-    passwords = [name for name in ports if name not in ("SSL", UNSECURED, MAPPED)]
+    passwords = [name for name in ports if name not in ("SSL", UNSECURED, UNSECURED_TLS, MAPPED)]
     given |= {f"listener.name.{name.lower()}.plain.sasl.jaas.config": jaas for name in passwords}
     return given, ports
 
@@ -204,7 +247,7 @@ def by_kafka_python(secured: Secured, protocol: str, mechanism: str, value: byte
 
 def by_aiokafka(secured: Secured, protocol: str, mechanism: str, value: bytes) -> bool:
     async def there_and_back() -> bool:
-        options = secured.python_options(protocol, mechanism)
+        options = secured.aiokafka_options(protocol, mechanism)
         producer = AIOKafkaProducer(**options)
         await producer.start()
         await producer.send_and_wait(TOPIC, value, partition=0)
@@ -336,7 +379,7 @@ def test_a_denied_topic(secured: Secured, user: str, topic: str) -> None:
 
 def kafka_pythons_error(options: dict[str, Any]) -> str:
     try:
-        producer = kafka.KafkaProducer(**options, enable_idempotence=False)
+        producer = kafka.KafkaProducer(**options, enable_idempotence=False, bootstrap_timeout_ms=1_000)
         try:
             producer.send(TOPIC, b"x", partition=0).get(LIMIT_S)
         finally:
@@ -379,7 +422,7 @@ def check_wrong_principal(secured: Secured, wrong: str, error: Callable[[Mapping
 ERRORS: Mapping[str, Callable[[Secured, Mapping[str, str]], str]] = {
     "confluent-kafka": lambda secured, how: failure(secured.options(**how)),
     "kafka-python": lambda secured, how: kafka_pythons_error(secured.python_options(**how)),
-    "aiokafka": lambda secured, how: aiokafkas_error(secured.python_options(**how)),
+    "aiokafka": lambda secured, how: aiokafkas_error(secured.aiokafka_options(**how)),
 }
 
 
@@ -389,13 +432,44 @@ def test_a_wrong_principal(secured: Secured, client: str, wrong: str) -> None:
     check_wrong_principal(secured, wrong, partial(ERRORS[client], secured))
 
 
+def kcats_error(secured: Secured, how: Mapping[str, str]) -> str:
+    words = [*kcat_words(secured.options(**how)), "-P"]
+    done = subprocess.run(words, input=b"x", timeout=LIMIT_S, capture_output=True, check=False)
+    assert done.returncode != 0
+    return done.stderr.decode()
+
+
 @pytest.mark.programs
 @pytest.mark.parametrize("wrong", WRONG_PRINCIPALS)
 def test_a_wrong_principal_by_kcat(secured: Secured, wrong: str) -> None:
-    def error(how: Mapping[str, str]) -> str:
-        words = [*kcat_words(secured.options(**how)), "-P"]
-        done = subprocess.run(words, input=b"x", timeout=LIMIT_S, capture_output=True, check=False)
-        assert done.returncode != 0
-        return done.stderr.decode()
+    check_wrong_principal(secured, wrong, partial(kcats_error, secured))
 
-    check_wrong_principal(secured, wrong, error)
+
+# -- each client, each protocol and mechanism: what is refused
+
+REFUSED = [
+    *(("SSL", "", name) for name in ("late", "stranger")),
+    *((protocol, mechanism, WRONG) for protocol, mechanism in WAYS if mechanism),
+]
+"""With whose certificate, or that the password or token is wrong."""
+SAYS = {"": "(?i)certificate|alert|ssl", OAUTHBEARER: "Authentication failed: the token names no principal"}
+PASSWORD_SAYS = "(?i)invalid username or password|authentication ?failed"
+CLOSED = "Unable to bootstrap"
+"""aiokafka 0.14 says no more of a connection that is closed after TLS's or a token's exchange (docs/security.md)."""
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("protocol", "mechanism", "wrong"), REFUSED)
+@pytest.mark.parametrize("client", [*ERRORS, "kcat"])
+def test_each_client_is_refused_each_way_and_says_why(
+    secured: Secured, client: str, protocol: str, mechanism: str, wrong: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    how = {"protocol": protocol, "mechanism": mechanism}
+    how |= {"password": WRONG} if mechanism else {"user": wrong}
+    listener = listener_of(protocol, mechanism)
+    line = f"on listener {listener} failed: {mechanism}" if mechanism else f"on listener {listener} failed: "
+    before = secured.log().count(line)
+    error = (ERRORS | {"kcat": kcats_error})[client](secured, how)
+    says = CLOSED if client == "aiokafka" and mechanism in ("", OAUTHBEARER) else SAYS.get(mechanism, PASSWORD_SAYS)
+    assert re.search(says, error + caplog.text), error + caplog.text
+    eventually(lambda: secured.log().count(line) > before, line)

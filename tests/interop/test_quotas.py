@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from controller.broker.settings import address
 from tests.interop.kafka import Kafka
 from tests.interop.mixed import Kind, MixedCluster
 from tests.interop.tools import MAINS, succeed
@@ -72,3 +74,24 @@ def test_quotas_that_kafka_s_tool_sets_are_kept_shown_and_enforced(ours: MixedCl
     assert throttles(ours, "fast") == []
     succeed(ours, "kafka-configs", "--alter", "--delete-config", "producer_byte_rate", *client)
     assert "producer_byte_rate" not in with_zookeeper(ours, "--describe", *client)
+
+
+def test_limits_on_connections_that_kafka_s_tool_sets_are_shown_and_enforced(ours: MixedCluster) -> None:
+    broker = ("--entity-type", "brokers", "--entity-name", "1")
+    limits = "listener.name.plaintext.max.connections=50,max.connections.per.ip=9"
+    assert "Completed updating" in succeed(ours, "kafka-configs", "--alter", "--add-config", limits, *broker)
+    shown = succeed(ours, "kafka-configs", "--describe", *broker)
+    assert all(part in shown for part in limits.split(",")), shown
+    shown = with_zookeeper(ours, "--describe", *broker)
+    assert all(part in shown for part in limits.split(",")), shown
+    host, port = address(ours.servers)
+    opened = [socket.create_connection((host, port), 10) for _ in range(9)]
+    try:
+        eventually(lambda: not is_known(ours), "an address has nine connections")
+    finally:
+        for one in opened:
+            one.close()
+    names = "listener.name.plaintext.max.connections,max.connections.per.ip"
+    eventually(lambda: is_known(ours), "there are places again")
+    succeed(ours, "kafka-configs", "--alter", "--delete-config", names, *broker)
+    assert "max.connections" not in with_zookeeper(ours, "--describe", *broker)
