@@ -50,7 +50,7 @@ LEAVES = frozenset(
         "controller.lazy_names",
         "controller.system",
     ]
-    + ["controller.backoff", "controller.log"]
+    + ["controller.backoff", "controller.distinguished_names", "controller.log"]
     + ["controller.trace", "controller.trace_records"]
 )
 

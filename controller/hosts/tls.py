@@ -18,7 +18,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from controller.broker.security.principal import Requester
-from controller.broker.security.tls_settings import TlsSettings, distinguished_name, principal_of
+from controller.broker.security.tls_settings import TlsSettings, principal_of
+from controller.distinguished_names import distinguished_name
 
 DISCARDED_BYTES, DISCARDED_MAX = 16 * 1024, 16
 """Bytes of one read, and reads, of what came after a handshake that failed."""

@@ -15,8 +15,9 @@ import pytest
 
 from controller.broker.request_context import Respond
 from controller.broker.security.principal import Requester
-from controller.broker.security.tls_settings import distinguished_name, mapping_rules, principal_of, tls_settings
+from controller.broker.security.tls_settings import mapping_rules, principal_of, tls_settings
 from controller.broker.settings import Listener
+from controller.distinguished_names import distinguished_name
 from controller.hosts.server import ServerLimits, SocketServer
 from controller.hosts.tls import BadCertificates, TlsContext, TlsListener
 from controller.protocol.framing import framed

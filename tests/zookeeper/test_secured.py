@@ -27,6 +27,7 @@ from controller.zookeeper.operations import (
     PERM_ALL,
     AuthenticationFailed,
     Create,
+    InvalidACL,
     MultiFailed,
     NoAuth,
 )
@@ -186,6 +187,27 @@ def test_credentials_are_hidden_and_what_was_made_open_is_reported() -> None:
         report_open_znodes(broker, lambda _level, text: lines.append(text))
         eventually(lambda: bool(lines), "it is reported")
     assert lines == ["zookeeper.set.acl=true, but everyone may change or read /brokers/ids: made without it"]
+
+
+def test_a_certificate_is_an_identity(pki: Pki) -> None:
+    encrypt = Encrypting(pki.authority.certificate, pki.client)
+    with ZooKeeperServer(tls=pki.context(asks_clients=True), sasl_users=USERS) as server:
+        hosts = f"localhost:{server.port}"
+        with connected(hosts, encrypt, acl_of=paths.secure_acl, sasl=("kafka", USERS["kafka"])) as broker:
+            wait(broker.multi([Create("/brokers", b"1")]), LIMIT_S)
+            entries = [(one.scheme, one.id) for one in wait(broker.acl("/brokers"), LIMIT_S)]
+            assert entries == [("x509", "CN=broker"), ("sasl", "kafka"), ("world", "anyone")], "as Apache's"
+        with connected(hosts, encrypt) as by_certificate:
+            wait(
+                by_certificate.multi([Create("/brokers/ids", b"1", acl=(ACL(PERM_ALL, "x509", "CN=other"),))]), LIMIT_S
+            )
+            with pytest.raises(NoAuth):
+                wait(by_certificate.read(["/brokers/ids"]), LIMIT_S)
+        with connected(hosts, Encrypting(pki.authority.certificate, pki.server)) as other, pytest.raises(MultiFailed):
+            wait(other.multi([Create("/brokers/seqid", b"1")]), LIMIT_S)
+    with ZooKeeperServer() as plain, connected(plain.connect_string) as client, pytest.raises(MultiFailed) as failed:
+        wait(client.multi([Create("/a", b"", acl=(ACL(PERM_ALL, "x509", "CN=broker"),))]), LIMIT_S)
+    assert isinstance(failed.value.error, InvalidACL)
 
 
 @pytest.mark.programs

@@ -1,5 +1,5 @@
-"""The identities of a connection, and the access that they have: world, ip, digest, sasl and auth, as ZooKeeper has
-them."""
+"""The identities of a connection, and the access that they have: world, ip, x509, sasl, digest and auth, as ZooKeeper
+has them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,23 @@ from controller.zookeeper.operations import ACL, OPEN_ACL, InvalidACL
 
 
 class ConnectionIdentity(ClientIdentity):
-    """A connection's address, the digests that it has proven, and the user that has logged in by SASL. It grows with
-    each `addAuth`."""
+    """A connection's address, the name in its certificate, the user that has logged in by SASL, and the digests that it
+    has proven. It grows with each `addAuth`. `over_tls`: ACLs may name certificates."""
 
-    __slots__ = ("address", "sasl_user")
+    __slots__ = ("address", "certificate", "over_tls", "sasl_user")
 
     def __init__(self, address: str) -> None:
         super().__init__()
         self.address = address
+        self.certificate: str | None = None
         self.sasl_user: str | None = None
+        self.over_tls = False
+
+    @property
+    def own(self) -> list[tuple[str, str]]:
+        """Schemes and ids of whom the connection itself has authenticated."""
+        named = (("x509", self.certificate), ("sasl", self.sasl_user))
+        return [(scheme, name) for scheme, name in named if name is not None]
 
     def add(self, scheme: str, credential: bytes) -> bool:
         """Take a credential; return whether the server knows the scheme."""
@@ -39,7 +47,7 @@ class ConnectionIdentity(ClientIdentity):
             entry.permissions & permission
             and (
                 (entry.scheme == "ip" and _in_network(self.address, entry.id))
-                or (entry.scheme == "sasl" and entry.id == self.sasl_user)
+                or (entry.scheme in ("sasl", "x509") and (entry.scheme, entry.id) in self.own)
             )
             for entry in acl
         )
@@ -55,10 +63,10 @@ class ConnectionIdentity(ClientIdentity):
                 if _network(entry.id) is None:
                     raise InvalidACL(path)
                 resolved[entry] = None
-            elif entry.scheme == "sasl" and entry.id:
+            elif entry.id and (entry.scheme == "sasl" or (entry.scheme == "x509" and self.over_tls)):
                 resolved[entry] = None
-            elif entry.scheme == "auth" and self.sasl_user is not None:
-                resolved[ACL(entry.permissions, "sasl", self.sasl_user)] = None
+            elif entry.scheme == "auth" and self.own:
+                resolved.update((ACL(entry.permissions, scheme, name), None) for scheme, name in self.own)
                 if self.ids:
                     resolved.update(dict.fromkeys(super().resolve((entry,), path)))
             else:
@@ -67,8 +75,7 @@ class ConnectionIdentity(ClientIdentity):
 
     def described(self) -> list[tuple[str, str]]:
         """Return (scheme, user) of each identity, as `whoAmI` answers it."""
-        own = [] if self.sasl_user is None else [("sasl", self.sasl_user)]
-        return [("ip", self.address), *own, *(("digest", each.partition(":")[0]) for each in self.ids)]
+        return [("ip", self.address), *self.own, *(("digest", each.partition(":")[0]) for each in self.ids)]
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from controller.clock import Future, Timer
+from controller.distinguished_names import distinguished_name
 from controller.zookeeper.row_writes import REQUEST_BYTES_MAX
 from controller.zookeeper.server.connection import ServedConnection
 from controller.zookeeper.server.core import CONTAINER_CHECK_MS, ZooKeeperCore
@@ -64,6 +65,11 @@ class _TcpConnection(ServedConnection, asyncio.Protocol):
         self._socket = transport
         peer = transport.get_extra_info("peername") or (LOOPBACK, 0)  # none of a client that has gone already
         self.opened(transport, peer[:2])
+        tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        if tls is not None:
+            self.identity.over_tls = True
+            if certificate := tls.getpeercert():
+                self.identity.certificate = distinguished_name(certificate["subject"])  # type: ignore[arg-type]
 
     def connection_lost(self, error: Exception | None) -> None:
         self._socket = None
@@ -88,7 +94,7 @@ class ZooKeeperServer:
             the end of the process loses none.
         snapshot_transactions: how many transactions there are from one snapshot to the next (snapCount).
         tls: if given, everything is over TLS (ZooKeeper's secureClientPort). A client's certificate is checked if the
-            context asks for one; it is no identity that ACLs could name.
+            context asks for one, and its subject is then the identity `x509:NAME`.
         sasl_users: passwords of those who may log in by DIGEST-MD5, which gives them the identity `sasl:USER`.
 
     The others are those of `ZooKeeperCore`.
