@@ -119,7 +119,7 @@ class Observations:
         self.produced: defaultdict[Key, list[Produced]] = defaultdict(list)
         self.fetched: defaultdict[Key, list[Fetched]] = defaultdict(list)
         self.positions: defaultdict[Key, list[Position]] = defaultdict(list)
-        self.events = self.dropped = self.requests = 0
+        self.events = self.dropped = self.requests = self.produces = 0
 
     def add(self, where: Mapping[Key, list[Any]], key: Key, event: object) -> None:
         if self.events >= EVENTS_MAX:
@@ -249,6 +249,7 @@ class _Connection:
                 self._followed(value, read_s)
             value = replace(value, topics=())
         assert isinstance(value, ProduceRequest | FetchRequest)
+        self._seen.produces += isinstance(value, ProduceRequest)
         if self._seen.each_batch and isinstance(value, ProduceRequest):
             self._note_batches(value, read_s, passed_s)
         if not (isinstance(value, ProduceRequest) and value.acks == ACKS_NONE):

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +92,7 @@ class WorkloadFigures(msgspec.Struct, frozen=True):
     received: int
     seconds: float
     end_to_end_ms: Any
-    requests: int
-    dropped: int
+    seen: Observations | None
     rows: Any
     """Of the consumer: place, offset, due, received, in ns."""
 
@@ -139,8 +139,7 @@ def run_workload(
     places = [(topic, index) for topic, count in counts.items() for index in range(count)]
     parts = None if seen is None else _joined(rows, places, seen, followers)
     latency_ms = (rows[:, 3] - rows[:, 2]) / 1e6
-    requests, dropped = (0, 0) if seen is None else (seen.requests, seen.dropped)
-    return WorkloadFigures(parts, (produced,), len(rows), consumed["seconds"], latency_ms, requests, dropped, rows)
+    return WorkloadFigures(parts, (produced,), len(rows), consumed["seconds"], latency_ms, seen, rows)
 
 
 def _joined(
@@ -230,6 +229,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=number(0.0), metavar="S", help="length of the workload (10) or of the model's runs (2)"
     )
+    parser.add_argument(
+        "--client", choices=("librdkafka", "asyncio"), default="librdkafka", help="the producers (librdkafka)"
+    )
+    add_count(parser, "--producers", 1, "producers, which send in turn")
     parser.add_argument("--arrivals", choices=ARRIVALS, default="poisson", help="when records are due (poisson)")
     parser.add_argument(
         "--as-trogdor",
@@ -334,7 +337,7 @@ def _own_stamps(arguments: argparse.Namespace, workload: Workload, load: float) 
     from tests.benchmarks.latency_stamps import measured
 
     def clients(bootstrap: str, seen: Observations) -> WorkloadFigures:
-        return run_workload(bootstrap, workload, arguments, seen, arguments.seed)
+        return run_workload(bootstrap, workload, arguments, seen, arguments.seed, produce=_clients(arguments))
 
     figures = measured(workload, arguments, clients) | {"circumstances": circumstances(load)}
     show(arguments, figures, _text(figures))
@@ -370,11 +373,16 @@ def _measured(arguments: argparse.Namespace, workload: Workload) -> WorkloadFigu
     with ProxyThread() as proxies:
         behind = None if arguments.no_proxy else proxies
         seen = None if arguments.no_proxy else proxies.proxies.observations
+        run_ = partial(run_workload, produce=_clients(arguments))
         if arguments.bootstrap is not None:
             at = address(arguments.bootstrap)
-            return run_workload(_bootstrap(at, behind), workload, arguments, seen, arguments.seed)
+            return run_(_bootstrap(at, behind), workload, arguments, seen, arguments.seed)
         with ProxiedCluster(arguments.brokers, behind, {"log.segment.delete.delay.ms": "1000"}) as cluster:
-            return run_workload(cluster.bootstrap_servers, workload, arguments, seen, arguments.seed)
+            return run_(cluster.bootstrap_servers, workload, arguments, seen, arguments.seed)
+
+
+def _clients(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"client": arguments.client, "producers": arguments.producers}
 
 
 def _bootstrap(at: Address, proxies: ProxyThread | None) -> str:
@@ -404,7 +412,13 @@ def summary(found: WorkloadFigures) -> dict[str, Any]:
         figures["parts ms"] = {
             name: {key: round(one, 3) for key, one in row.items()} for name, row in quantiles_ms(kept).items()
         }
-        figures["requests seen"], figures["stamps dropped"] = found.requests, found.dropped
+    if found.seen is not None:
+        batches = np.array([(one.count, one.size_bytes) for those in found.seen.produced.values() for one in those])
+        figures["requests seen, of them produce"] = [found.seen.requests, found.seen.produces]
+        figures["records and bytes of a batch"] = [
+            round(one, 2) for one in np.array(batches).reshape(-1, 2).mean(axis=0)
+        ]
+        figures["stamps dropped"] = found.seen.dropped
     return figures
 
 
@@ -426,6 +440,7 @@ def _statistics(producers: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 def _text(figures: Mapping[str, Any]) -> str:
     lines = [f"{name}: {value}" for name, value in figures.items() if name != "parts ms"]
     rows = figures.get("parts ms", {})
-    head = f"{'part':12}{'p50 ms':>10}{'p99 ms':>10}{'mean ms':>10}"
-    shown = [f"{name:12}{row['p50']:10.3f}{row['p99']:10.3f}{row['mean']:10.3f}" for name, row in rows.items()]
+    columns = ("p50", "p99", "mean", "beyond p99")
+    head = f"{'part, ms':12}" + "".join(f"{one:>12}" for one in columns)
+    shown = [f"{name:12}" + "".join(f"{row[one]:12.3f}" for one in columns) for name, row in rows.items()]
     return "\n".join([*lines, "", head, *shown] if rows else lines)

@@ -1,4 +1,4 @@
-"""A producer or a consumer of `camerlengo lab latency`, in a process of its own, with confluent-kafka.
+"""Producers or a consumer of `camerlengo lab latency`, in a process of their own.
 
     python -m tests.benchmarks.latency_worker produce|consume JSON
 
@@ -23,25 +23,33 @@ import numpy as np
 
 from controller.labs.latency.workload import due_times, read_workload, topics_of
 from tests.benchmarks.latency_beside import RECORD
+from tests.benchmarks.latency_producer import Producers
 
 STAMP = struct.Struct(">qq")
 READY = "assigned"
 GRAIN_S = 0.0002
 """How late a record may be sent: sleeping is not exact."""
+ANY_PARTITION = -1
 _FLUSH_S = 20.0
 
 
 def produce(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Send the workload's records as they are due, or as fast as possible if `rate` is 0."""
+    """Send the workload's records as they are due, by `producers` in turn: of librdkafka, or `client` asyncio."""
+    count = given.get("producers", 1)
+    if given.get("client") == "asyncio":
+        with Producers(given["servers"], given["config"], count) as made:
+            return _produced(given, made.producers) | {"statistics": []}
     from confluent_kafka import Producer
 
-    workload = read_workload(given["workload"].encode(), "workload")
     statistics: list[dict[str, Any]] = []
-    config = given["config"] | {"stats_cb": lambda text: statistics.append(_digest(json.loads(text)))}
-    producer = Producer(config | {"bootstrap.servers": given["servers"], "statistics.interval.ms": 1_000})
     plain = {"bootstrap.servers": given["servers"]} | given["config"]
-    producers = [producer, *(Producer(plain) for _ in range(given.get("producers", 1) - 1))]
-    """They send in turn."""
+    reported = {"stats_cb": lambda text: statistics.append(_digest(json.loads(text))), "statistics.interval.ms": 1_000}
+    producers = [Producer(plain | reported), *(Producer(plain) for _ in range(count - 1))]
+    return _produced(given, producers) | {"statistics": statistics[1:]}
+
+
+def _produced(given: Mapping[str, Any], producers: Sequence[Any]) -> dict[str, Any]:
+    workload = read_workload(given["workload"].encode(), "workload")
     collected = _collected(given["collector"], given["producers"]) if "collector" in given else None
     random = Random(given["seed"])
     targets = [(name, number) for name, one in topics_of(workload).items() for number in range(one.num_partitions)]
@@ -64,15 +72,16 @@ def produce(given: Mapping[str, Any]) -> dict[str, Any]:
             _flush(producers)
         last_due_s = due_s
         while (left_s := start_s + due_s - time.monotonic()) > 0:
-            producer.poll(0)
+            producers[0].poll(0)
             time.sleep(min(left_s, GRAIN_S) if left_s < 2 * GRAIN_S else left_s - GRAIN_S)
         late_s = max(late_s, -left_s)
         topic, partition = targets[sent % len(targets)]
         value = STAMP.pack(int((start_s + due_s) * 1e9), sent) + bodies[sent % len(bodies)]
+        place = ANY_PARTITION if workload.use_configured_partitioner else partition
         while collected is None:
             one = next(turn)
             try:
-                one.produce(topic, value, keys.payload(sent, random), partition, on_delivery=delivered)
+                one.produce(topic, value, keys.payload(sent, random), place, on_delivery=delivered)
                 break
             except BufferError:
                 one.poll(0.01)
@@ -84,9 +93,7 @@ def produce(given: Mapping[str, Any]) -> dict[str, Any]:
                 one.poll(0)
     unsent = _flush(producers)
     seconds = time.monotonic() - start_s
-    return {"sent": sent, "unsent": unsent, "errors": errors[:5], "seconds": seconds, "late_ms": late_s * 1e3} | {
-        "statistics": statistics[1:]
-    }
+    return {"sent": sent, "unsent": unsent, "errors": errors[:5], "seconds": seconds, "late_ms": late_s * 1e3}
 
 
 def _flush(producers: Sequence[Any]) -> int:

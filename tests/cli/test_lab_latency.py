@@ -12,14 +12,16 @@ from controller.cli.main import main
 from controller.labs.latency.service_times import MEASURED
 
 
-@pytest.mark.parametrize("brokers", [1, 3])
-def test_the_parts_of_records_add_up(brokers: int, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("brokers", "client"), [(1, "asyncio"), (3, "librdkafka")])
+def test_the_parts_of_records_add_up(brokers: int, client: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["lab", "latency", "--seconds", "1", "--rate", "300", "--brokers", str(brokers), "--json"]
+    words += ["--client", client, "--producers", "3"]
     assert main(words) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["records"] >= 250
     assert figures["parts add up"] >= 0.999
     assert figures["not delivered"] == figures["stamps dropped"] == 0
+    assert figures["requests seen, of them produce"][1] * figures["records and bytes of a batch"][0] >= 250
     commit = figures["parts ms"]["commit"]["p50"]
     assert commit > 0 if brokers == 3 else commit == 0
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from controller.chaos.protocol_proxy import Fetched, Position, Produced
-from controller.labs.latency.parts import Received, joined, parts_of, quantiles_ms
+from controller.labs.latency.parts import Parts, Received, joined, parts_of, quantiles_ms
 from controller.labs.latency.statistics import between_blocks, percentile, r_squared, warm_from
 from controller.labs.latency.workload import (
     BadWorkload,
@@ -137,6 +137,14 @@ def test_quantiles_are_of_the_records_that_add_up() -> None:
     received = Received(np.array([0, 1]), np.array([0.5, 0.9]), np.array([1.6, 1.7]))
     found = parts_of(received, [Produced(0, 1, 1.0, 1.5, 99)], [Fetched(0, 2, 0.3, 1.55, -1)], [], [])
     assert quantiles_ms(found)["end to end"]["p50"] == pytest.approx(1_100)
+
+
+def test_the_parts_of_a_p99_are_those_of_the_slowest_records() -> None:
+    rows = np.tile([5.0, 1.0, 1.0, 0.0, 1.0], (200, 1))
+    rows[[7, 90], 2] = 9.0, 7.0
+    figures = quantiles_ms(Parts(rows, rows.sum(axis=1), np.arange(200.0)))
+    assert figures["commit"] == pytest.approx({"p50": 1.0, "p99": 1.06, "mean": 1.07, "beyond p99": 8.0})
+    assert figures["produce"]["beyond p99"] == 5.0
 
 
 def test_percentiles_are_those_of_trogdors_histogram() -> None:

@@ -158,11 +158,16 @@ def _past(offsets: Integers, positions: Sequence[FollowerPosition]) -> Floats:
 
 
 def quantiles_ms(parts: Parts) -> Mapping[str, Mapping[str, float]]:
-    """p50, p99 and mean of each part and of the end-to-end latency, of the records whose parts add up."""
+    """p50, p99 and mean of each part and of the end-to-end latency, of the records that add up. "beyond p99": the
+    mean of the records that take the p99 of the end-to-end latency or longer, which says what a p99 consists of."""
     good = parts.adds_up
-    columns = dict(zip(PARTS, parts.parts_ms[good].T, strict=True)) | {"end to end": parts.end_to_end_ms[good]}
+    latencies_ms = parts.end_to_end_ms[good]
+    if not len(latencies_ms):
+        return {}
+    columns = dict(zip(PARTS, parts.parts_ms[good].T, strict=True)) | {"end to end": latencies_ms}
+    far = latencies_ms >= np.quantile(latencies_ms, 0.99)
     return {
-        name: {"p50": float(np.quantile(one, 0.5)), "p99": float(np.quantile(one, 0.99)), "mean": float(one.mean())}
+        name: {"p50": float(np.quantile(one, 0.5)), "p99": float(np.quantile(one, 0.99))}
+        | {"mean": float(one.mean()), "beyond p99": float(one[far].mean())}
         for name, one in columns.items()
-        if len(one)
     }

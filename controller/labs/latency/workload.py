@@ -55,6 +55,11 @@ class UniformRandomPayload(msgspec.Struct, tag="uniformRandom", tag_field="type"
         return random.randbytes(self.size - self.padding) + bytes(self.padding)
 
 
+class NullPayload(msgspec.Struct, tag="null", tag_field="type", forbid_unknown_fields=True):
+    def payload(self, _position: int, _random: Random) -> None:
+        return None
+
+
 Payload: TypeAlias = ConstantPayload | SequentialPayload | UniformRandomPayload
 
 
@@ -78,7 +83,7 @@ class ProduceBench(
     duration_ms: int = 0
     producer_node: str = ""
     bootstrap_servers: str = ""
-    key_generator: Payload = msgspec.field(default_factory=SequentialPayload)
+    key_generator: Payload | NullPayload = msgspec.field(default_factory=SequentialPayload)
     value_generator: Payload = msgspec.field(default_factory=ConstantPayload)
     producer_conf: dict[str, str] = {}
     consumer_conf: dict[str, str] = {}
