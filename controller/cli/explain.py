@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
+import urllib.request
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from controller.broker.settings import BadSettings, parse_settings
+from controller.broker.settings import Address, BadSettings, Unfit, address, address_text, parse_settings
 from controller.broker.tier_settings import TIER_NAMES
 from controller.cli.broker import settings_file
 from controller.cli.main import COULD_NOT_RUN, UsageError
 from controller.cli.state import CouldNotRead, add_source_options, print_text, read_source
-from controller.core.explaining import Diagnosis, Kind, Subject, UnknownSubject, explain, subject_named, totals, view_of
+from controller.core.explaining import (
+    ClusterView,
+    Diagnosis,
+    Kind,
+    Subject,
+    UnknownSubject,
+    explain,
+    rows_of,
+    subject_named,
+    totals,
+    view_of,
+)
 from controller.storage.disk_files import FileDisk
 from controller.storage.errors import CorruptLog
 from controller.storage.tiers import TIER_SUFFIX, SegmentPlace, TierCheckpoint, segment_places
@@ -26,6 +41,42 @@ from statemachines.tier_placement import Tier
 
 FORMAT = 1
 ON_HDD = (SegmentState.WithoutCache, SegmentState.ActiveOnHdd)
+LATENCY = "latency"
+METRICS_LIMIT_S = 5.0
+_STAGE = re.compile(
+    r'^kafka_network_requestmetrics_(\w+)timems\{request="Produce",quantile="0.99"\} (\S+)$', re.MULTILINE
+)
+STAGE_MEANINGS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
+    "requestqueue": (
+        "RequestQueueTimeMs",
+        "the wait while the broker handles other requests",
+        ("fewer and larger requests: linger.ms, batch.size", "leaders of busy partitions move to other brokers"),
+    ),
+    "local": (
+        "LocalTimeMs",
+        "the check of the records and the append to the leader's log",
+        ("smaller requests", "a faster disk, if its operations wait (camerlengo_device_queued_jobs)"),
+    ),
+    "remote": (
+        "RemoteTimeMs",
+        "the wait until every in-sync replica has fetched the records, with acks=all",
+        (
+            "the followers' brokers get less work, or more fetchers: num.replica.fetchers",
+            "acks=1, which may lose records",
+        ),
+    ),
+    "responsequeue": (
+        "ResponseQueueTimeMs",
+        "the wait for responses to earlier requests of the connection",
+        ("fewer requests in flight: max.in.flight.requests.per.connection",),
+    ),
+    "responsesend": (
+        "ResponseSendTimeMs",
+        "the time until the client's system has taken the response",
+        ("the client, or the network to it, gets faster",),
+    ),
+}
+"""Of each stage of a produce request: Kafka's name, what it is, what would shorten it."""
 SHOWN = 40
 """The maximum number of findings in the text output; --json has them all."""
 
@@ -37,7 +88,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "subject",
-        metavar="PARTITION|TOPIC|BROKER|controller",
+        metavar="PARTITION|TOPIC|BROKER|controller|latency",
         nargs="?",
         help="TOPIC-N, a topic or a broker id, with the prefix partition:, topic: or broker: if it is ambiguous; or"
         " `controller`, to explain why there is none or what is wrong with its znodes (default: everything that is not"
@@ -50,6 +101,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="server.properties of a broker on this machine with tiers: of a partition, also explain which of its"
         " segments are on which tier (docs/tiered-log.md)",
     )
+    parser.add_argument(
+        "topic",
+        metavar="TOPIC",
+        nargs="?",
+        help="after `latency`: where requests of the topic's records spend their time",
+    )
+    parser.add_argument(
+        "--metrics",
+        type=_metrics_addresses,
+        default={},
+        metavar="ID=HOST:PORT,...",
+        help="with `latency TOPIC`: camerlengo.metrics.address of the brokers that lead its partitions",
+    )
     add_source_options(parser)
     parser.add_argument("--json", action="store_true", help="print a JSON document (docs/explain.md)")
 
@@ -60,11 +124,15 @@ def run(arguments: argparse.Namespace) -> int:
     except CouldNotRead as error:
         print(f"camerlengo explain: {error}", file=sys.stderr)
         return COULD_NOT_RUN
+    of_latency = arguments.topic is not None
+    if of_latency and arguments.subject != LATENCY:
+        raise UsageError(f"{arguments.subject} {arguments.topic}: expected one subject, or `{LATENCY} TOPIC`")
+    name = f"{Kind.TOPIC.value}:{arguments.topic}" if of_latency else arguments.subject
     try:
-        subject = Subject(Kind.CLUSTER) if arguments.subject is None else subject_named(view, arguments.subject)
+        subject = Subject(Kind.CLUSTER) if name is None else subject_named(view, name)
     except UnknownSubject as unknown:
         raise UsageError(str(unknown)) from unknown
-    findings = explain(view, subject)
+    findings = tuple(_latencies(view, subject.name, arguments.metrics)) if of_latency else explain(view, subject)
     if arguments.config is not None:
         findings += tuple(_tier_findings(arguments.config, subject))
     if arguments.json:
@@ -72,6 +140,61 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print_text("\n".join(_lines(subject, findings)))
     return 0
+
+
+def _metrics_addresses(text: str) -> dict[int, Address]:
+    found = {}
+    for part in text.split(","):
+        broker, equals, at = part.partition("=")
+        try:
+            if not (equals and broker.isdecimal()):
+                raise Unfit("ID=HOST:PORT")
+            found[int(broker)] = address(at)
+        except Unfit as error:
+            raise argparse.ArgumentTypeError(f"{part}: expected {error}") from None
+    return found
+
+
+def _latencies(view: ClusterView, topic: str, metrics: Mapping[int, Address]) -> Iterator[Diagnosis]:
+    """Of each leader: which stage of its latest produce requests takes the longest, by its own metrics."""
+    table = view.state.partitions
+    led = Counter(int(table.partition(row).leader) for row in rows_of(view, topic))
+    leaders = sorted(led.keys() & view.live)
+    for broker in leaders:
+        if broker not in metrics:
+            raise UsageError(
+                f"--metrics: broker {broker} leads {led[broker]} partitions of {topic}: expected {broker}=HOST:PORT"
+            )
+    for broker in leaders:
+        try:
+            url = f"http://{address_text(metrics[broker])}/metrics"
+            with urllib.request.urlopen(url, timeout=METRICS_LIMIT_S) as response:
+                yield slowest_stage(f"{topic} on broker {broker}", response.read().decode())
+        except (OSError, HTTPException, ValueError) as error:
+            yield Diagnosis(
+                f"{topic} on broker {broker}",
+                "of unknown latency",
+                f"{url}: {error}",
+                "camerlengo.metrics.address is where a broker shows its stages",
+                (f"it is the address of broker {broker}",),
+            )
+
+
+def slowest_stage(subject: str, text: str) -> Diagnosis:
+    """From a broker's metrics. A quantile is 0 if there was no request for five minutes."""
+    found = {stage: float(value) for stage, value in _STAGE.findall(text) if stage in STAGE_MEANINGS}
+    if not any(found.values()):
+        return Diagnosis(subject, "idle", "no produce request in the last five minutes", "stages are of requests", ())
+    slowest = max(found, key=lambda stage: found[stage])
+    name, meaning, changes = STAGE_MEANINGS[slowest]
+    shown = ", ".join(f"{STAGE_MEANINGS[stage][0]} {value:.1f}" for stage, value in found.items())
+    return Diagnosis(
+        subject,
+        f"slowest in {name}",
+        f"p99 of the broker's latest produce requests, of all topics, in ms: {shown}",
+        f"{name} is {meaning}",
+        changes,
+    )
 
 
 def _document(subject: Subject, findings: Sequence[Diagnosis]) -> dict[str, Any]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +155,64 @@ def test_a_config_without_tiers_is_named(capsys: pytest.CaptureFixture[str], tie
     config.write_text("broker.id=x\n")
     assert main(["explain", "--tree", KILLED, "proof-3", "--config", str(config)]) == 2
     assert f"--config {config}" in capsys.readouterr().err
+
+
+@contextmanager
+def broker_metrics(text: str) -> Iterator[str]:
+    """The address where a broker's metrics are shown."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def stages(request: str = "Produce", **ms: float) -> str:
+    name = 'kafka_network_requestmetrics_{}timems{{request="{}",quantile="0.99"}} {:.12g}\n'
+    return "".join(name.format(stage, request, value) for stage, value in ms.items())
+
+
+def test_where_a_topics_requests_spend_their_time(capsys: pytest.CaptureFixture[str]) -> None:
+    text = stages(requestqueue=0.5, local=1.0, remote=6.25, total=7.5) + stages("FetchConsumer", remote=500.0)
+    with broker_metrics(text) as busy, broker_metrics(stages(requestqueue=0.0, local=0.0)) as idle:
+        words = ("--tree", KILLED, "latency", "proof", "--metrics", f"2={busy},3={idle}")
+        slow, none = findings(capsys, *words)
+        assert (slow["subject"], slow["what"]) == ("proof on broker 2", "slowest in RemoteTimeMs")
+        assert slow["why"].endswith("in ms: RequestQueueTimeMs 0.5, LocalTimeMs 1.0, RemoteTimeMs 6.2")
+        assert "every in-sync replica" in slow["rule"]
+        assert (none["subject"], none["what"]) == ("proof on broker 3", "idle")
+        assert "proof on broker 2 is slowest in RemoteTimeMs" in said(capsys, *words)
+    assert findings(capsys, *words)[0]["what"] == "of unknown latency"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("latency", "proof", "--metrics", "2=127.0.0.1:1"), "broker 3 leads 3 partitions of proof: expected"),
+        (("latency", "elsewhere"), "elsewhere"),
+        (("proof", "proof"), "expected one subject, or `latency TOPIC`"),
+    ],
+)
+def test_latency_needs_a_topic_and_its_leaders(
+    words: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", "--tree", KILLED, *words]) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_metrics_addresses_that_are_none_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["explain", "--tree", KILLED, "latency", "proof", "--metrics", "127.0.0.1:80"])
+    assert "127.0.0.1:80: expected ID=HOST:PORT" in capsys.readouterr().err
