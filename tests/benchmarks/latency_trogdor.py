@@ -1,22 +1,36 @@
 """`camerlengo lab latency --as-trogdor`: one client of a specification of Trogdor's, and the status that it prints.
 
-Both clients work as `ProduceBenchWorker` and `ConsumeBenchWorker` of Kafka 2.8 do, with librdkafka. A producer sends
+The clients work as `ProduceBenchWorker` and `ConsumeBenchWorker` of Kafka 2.8 do, with librdkafka. A producer sends
 what a period of 100 ms allows, flushes, and waits for the next period; a record's latency is the time from send() to
 its callback. A consumer's latency is the time for which poll() let it wait for the batch that has the record: it is not
-a latency from end to end. Both are counted in whole ms, up to 10 s. The topics must exist.
+a latency from end to end. Both are counted in whole ms, up to 10 s. The topics must exist. A
+ConnectionStress opens connections, each of its threads so many in a period, and counts those that failed.
 """
 
 from __future__ import annotations
 
 import itertools
+import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from controller.labs.latency.workload import PERIOD_S, ConsumeBench, ProduceBench, assigned, topics_of
+from controller.broker.settings import Address, address
+from controller.hosts.local_cluster import ask_metadata
+from controller.labs.latency.workload import (
+    PERIOD_S,
+    Bench,
+    ConnectionStress,
+    ConsumeBench,
+    ProduceBench,
+    assigned,
+    topics_of,
+)
+from controller.protocol.errors import ProtocolError
 from tests.benchmarks.common import CouldNotRun
 
 HISTOGRAM_MAX_MS = 10_000
@@ -25,6 +39,7 @@ POLL_S = 0.05
 POLL_RECORDS = 500
 """Kafka's default of max.poll.records."""
 _LIMIT_S = 120.0
+CONNECT_LIMIT_S, ANSWER_LIMIT_S = 0.5, 10.0
 
 
 class MillisecondHistogram:
@@ -58,7 +73,7 @@ class PeriodThrottle:
 
     def __init__(
         self,
-        per_second: int,
+        per_second: float,
         wait: Callable[[float], object] = time.sleep,
         before_wait: Callable[[], object] = lambda: None,
     ) -> None:
@@ -77,8 +92,10 @@ class PeriodThrottle:
         self._count += 1
 
 
-def status_of(bench: ProduceBench | ConsumeBench, bootstrap: str) -> dict[str, Any]:
+def status_of(bench: Bench, bootstrap: str) -> dict[str, Any]:
     """Run the client to its end. Raises CouldNotRun if records fail or none come for long."""
+    if isinstance(bench, ConnectionStress):
+        return connected(bench, address(bootstrap))
     return produced(bench, bootstrap) if isinstance(bench, ProduceBench) else consumed(bench, bootstrap)
 
 
@@ -123,8 +140,8 @@ def consumed(bench: ConsumeBench, bootstrap: str) -> dict[str, Any]:
             if time.monotonic() - batch_s > _LIMIT_S:
                 raise CouldNotRun(f"{histogram.total} of {bench.max_messages} records came, none for {_LIMIT_S:g} s")
             continue
-        waited_ms = (time.monotonic() - batch_s) * 1_000.0
         batch = [one, *consumer.consume(POLL_RECORDS - 1, 0.0)]
+        waited_ms = (time.monotonic() - batch_s) * 1_000.0  # Java's poll() returns the whole batch
         for record in batch[: bench.max_messages - histogram.total]:
             if record.error() is None:
                 size_bytes += len(record.key() or b"") + len(record.value() or b"")
@@ -134,6 +151,34 @@ def consumed(bench: ConsumeBench, bootstrap: str) -> dict[str, Any]:
     consumer.close()
     figures = {"totalMessagesReceived": histogram.total, "totalBytesReceived": size_bytes}
     return figures | histogram.status() | _seconds(start_s, histogram.total)
+
+
+def connected(bench: ConnectionStress, at: Address) -> dict[str, Any]:
+    start_s = time.monotonic()
+    until_s = start_s + bench.duration_ms / 1_000.0
+
+    def connect() -> tuple[int, int]:
+        """How many connections one thread tried, and how many failed."""
+        tried = failed = 0
+        throttle = PeriodThrottle(bench.target_connections_per_sec / bench.num_threads)
+        while True:
+            throttle.increment()
+            if time.monotonic() >= until_s:
+                return tried, failed
+            tried += 1
+            try:
+                if bench.action == "CONNECT":
+                    socket.create_connection(at, CONNECT_LIMIT_S).close()
+                else:
+                    ask_metadata(at, ANSWER_LIMIT_S)
+            except (OSError, ProtocolError):
+                failed += 1
+
+    with ThreadPoolExecutor(bench.num_threads) as pool:
+        counts = [one.result() for one in [pool.submit(connect) for _ in range(bench.num_threads)]]
+    total, failures = map(sum, zip(*counts, strict=True))
+    rate = total / (time.monotonic() - start_s)
+    return {"totalConnections": total, "totalFailedConnections": failures, "connectsPerSec": round(rate, 3)}
 
 
 def _seconds(start_s: float, records: int) -> dict[str, float]:

@@ -48,6 +48,13 @@ def test_a_running_cluster_is_measured_without_its_replication(
             figures = json.loads(capsys.readouterr().out)
             assert figures.get("totalSent", figures.get("totalMessagesReceived")) == 500
             assert figures["p50LatencyMs"] <= figures["p95LatencyMs"] <= figures["p99LatencyMs"]
+        stress = {"class": "org.apache.kafka.trogdor.workload.ConnectionStressSpec", "targetConnectionsPerSec": 20}
+        stress |= {"durationMs": 150, "numThreads": 2, "action": "FETCH_METADATA"}
+        (tmp_path / "spec.json").write_text(json.dumps(stress))
+        assert main(bench) == 0
+        figures = json.loads(capsys.readouterr().out)
+        assert 2 <= figures["totalConnections"] <= 6
+        assert figures["totalFailedConnections"] == 0
 
 
 def test_a_workload_that_cannot_be_read_is_named(capsys: pytest.CaptureFixture[str]) -> None:

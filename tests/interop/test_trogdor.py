@@ -24,7 +24,7 @@ from tests.interop.conftest import Findings
 from tests.interop.kafka import QUICK_START, Kafka
 
 WORKLOAD = "org.apache.kafka.trogdor.workload"
-RATE, RECORDS, ROUNDS = 1_000, 4_000, 3
+RATE, RECORDS, ROUNDS = 1_000, 8_000, 3
 NODE = "node0"
 TOPIC = {"numPartitions": 3, "replicationFactor": 3}
 LIMIT_S = 120.0

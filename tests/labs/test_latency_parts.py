@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import socket
 from random import Random
 
 import numpy as np
@@ -13,6 +15,7 @@ from controller.labs.latency.parts import Parts, Received, joined, parts_of, qua
 from controller.labs.latency.statistics import between_blocks, percentile, r_squared, warm_from
 from controller.labs.latency.workload import (
     BadWorkload,
+    ConnectionStress,
     ConsumeBench,
     assigned,
     due_times,
@@ -20,7 +23,7 @@ from controller.labs.latency.workload import (
     read_workload,
     topics_of,
 )
-from tests.benchmarks.latency_trogdor import MillisecondHistogram
+from tests.benchmarks.latency_trogdor import MillisecondHistogram, connected
 
 SPEC = b"""{"class": "org.apache.kafka.trogdor.workload.ProduceBenchSpec", "durationMs": 10000, "producerNode": "node0",
 "bootstrapServers": "localhost:9092", "targetMessagesPerSec": 10, "maxMessages": 100,
@@ -165,3 +168,17 @@ def test_a_consumers_partitions_are_expanded() -> None:
     bench = read_bench(spec % b'["a[1-2]:[0-1]", "b:7"]', "spec")
     assert isinstance(bench, ConsumeBench)
     assert assigned(bench) == [("a1", 0), ("a1", 1), ("a2", 0), ("a2", 1), ("b", 7)]
+
+
+def test_connections_that_fail_are_counted() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        status = connected(ConnectionStress(120, 100, 2), held.getsockname())  # no one listens
+    assert status["totalConnections"] == status["totalFailedConnections"] > 0
+
+
+@pytest.mark.parametrize("changed", [{"durationMs": 0}, {"numThreads": 5_000}, {"commonClientConf": {"a": "b"}}])
+def test_a_connection_stress_that_cannot_run_is_named(changed: dict[str, object]) -> None:
+    spec = {"class": "org.apache.kafka.trogdor.workload.ConnectionStressSpec", "targetConnectionsPerSec": 1}
+    with pytest.raises(BadWorkload, match=f"spec: {''.join(changed)}"):
+        read_bench(json.dumps(spec | {"durationMs": 1} | changed).encode(), "spec")

@@ -1,10 +1,10 @@
 """Workloads in the JSON of Trogdor, Kafka's test framework, and when their records are due.
 
-`ProduceBenchSpec`, `ConsumeBenchSpec` and `RoundTripWorkloadSpec` are read with the fields that matter here; unknown
-fields are refused, so that no setting is ignored silently. Records are due at times that do not depend on the cluster
-(an open loop): a record that is sent late keeps its due time, and its latency counts from there (no coordinated
-omission). Trogdor itself sends what a period of 100 ms allows at once and then flushes, which `arrivals="trogdor"` does
-too.
+`ProduceBenchSpec`, `ConsumeBenchSpec`, `RoundTripWorkloadSpec` and `ConnectionStressSpec` are read with the fields that
+matter here; unknown fields are refused, so that no setting is ignored silently. Records are due at times that do not
+depend on the cluster (an open loop): a record that is sent late keeps its due time, and its latency counts from there
+(no coordinated omission). Trogdor itself sends what a period of 100 ms allows at once and then flushes, which
+`arrivals="trogdor"` does too.
 
 Source: org.apache.kafka.trogdor.workload of Kafka 2.8.
 """
@@ -21,6 +21,7 @@ import msgspec
 
 PERIOD_S = 0.1
 """Trogdor's throttle: THROTTLE_PERIOD_MS."""
+STRESS_THREADS_MAX = 1_000
 STAMP_BYTES = 16
 """Of a value: when the record was due, and its number."""
 
@@ -139,15 +140,45 @@ class ConsumeBench(
     admin_client_conf: dict[str, str] = {}
 
 
+class ConnectionStress(
+    msgspec.Struct,
+    rename="camel",
+    forbid_unknown_fields=True,
+    tag="org.apache.kafka.trogdor.workload.ConnectionStressSpec",
+    tag_field="class",
+):
+    """`action`: CONNECT opens a connection and closes it, FETCH_METADATA also asks for the brokers."""
+
+    duration_ms: int
+    target_connections_per_sec: int
+    num_threads: int = 1
+    action: Literal["CONNECT", "FETCH_METADATA"] = "CONNECT"
+    start_ms: int = 0
+    client_node: list[str] = []
+    bootstrap_servers: str = ""
+    common_client_conf: dict[str, str] = {}
+
+
 Workload: TypeAlias = ProduceBench | RoundTrip
+Bench: TypeAlias = ProduceBench | ConsumeBench | ConnectionStress
 
 
-def read_bench(text: bytes, name: str) -> ProduceBench | ConsumeBench:
+def read_bench(text: bytes, name: str) -> Bench:
     """A workload that one client of Trogdor's runs by itself. Raises BadWorkload."""
     try:
-        found: ProduceBench | ConsumeBench = msgspec.json.decode(text, type=ProduceBench | ConsumeBench)
+        found: Bench = msgspec.json.decode(text, type=Bench)
     except msgspec.DecodeError as error:
         raise BadWorkload(f"{name}: {error}") from error
+    if isinstance(found, ConnectionStress):
+        rate = ("targetConnectionsPerSec", found.target_connections_per_sec)
+        for field, value in (("durationMs", found.duration_ms), rate, ("numThreads", found.num_threads)):
+            if value < 1:
+                raise BadWorkload(f"{name}: {field} is {value}: expected 1 or more")
+        if found.num_threads > STRESS_THREADS_MAX:
+            raise BadWorkload(f"{name}: numThreads is {found.num_threads}: expected at most {STRESS_THREADS_MAX}")
+        if found.common_client_conf:
+            raise BadWorkload(f"{name}: commonClientConf: expected none, connections are PLAINTEXT here")
+        return found
     if isinstance(found, ConsumeBench):
         if found.max_messages < 1:
             raise BadWorkload(f"{name}: maxMessages is {found.max_messages}: expected 1 or more")
@@ -184,7 +215,7 @@ def read_workload_file(path: Path) -> Workload:
     return read_workload(_text_of(path), str(path))
 
 
-def read_bench_file(path: Path) -> ProduceBench | ConsumeBench:
+def read_bench_file(path: Path) -> Bench:
     """Raises BadWorkload, also where there is no such file."""
     return read_bench(_text_of(path), str(path))
 
