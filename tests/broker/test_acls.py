@@ -79,13 +79,10 @@ class Oracle:
             allowed = [
                 a for a in self.acls if a.pattern == pattern and self.says(a, client, operation, AclPermission.ALLOW)
             ]
-            name = (
-                pattern.name
-                if pattern.pattern_type == PatternType.LITERAL and pattern.name != "*"
-                else f"{pattern.name}~"
-            )
-            tried = "~" if name == "*~" else name
-            if allowed and (name == "*~" or not any(self.covers(acl.pattern, kind, tried) for acl in denied)):
+            literal = pattern.pattern_type == PatternType.LITERAL
+            tried = pattern.name if literal else f"{pattern.name}~"
+            everything = literal and pattern.name == "*"
+            if allowed and (everything or not any(self.covers(acl.pattern, kind, tried) for acl in denied)):
                 return True
         return False
 
