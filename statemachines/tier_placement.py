@@ -83,13 +83,21 @@ def to_evict(segments: Iterable[S], used_bytes: int, threshold_bytes: int, targe
     return chosen
 
 
-def to_seal(segments: Iterable[S]) -> S | None:
-    """The active segment to seal where a full SSD refuses an append: the largest, if nothing else will leave the SSD.
-    What only active segments fill stays full otherwise, since they are sealed by appends."""
-    on_ssd = [one for one in segments if one.state in ON_SSD and one.size_bytes]
-    if any(one.state is not Active for one in on_ssd):
-        return None
-    return max(on_ssd, key=lambda one: one.size_bytes, default=None)
+def to_seal(segments: Iterable[S], used_bytes: int, threshold_bytes: int, target_bytes: int) -> list[S]:
+    """The active segments to seal now, the largest first: none until `used_bytes` passes the threshold, then as many as
+    bring the use down to the target, with what else will leave the SSD. Appends seal a segment, and where active ones
+    fill the SSD, appends are refused."""
+    if used_bytes <= threshold_bytes:
+        return []
+    on_ssd = [one for one in segments if one.state in ON_SSD]
+    used_bytes -= sum(one.size_bytes for one in on_ssd if one.state is not Active)
+    chosen: list[S] = []
+    for one in sorted((one for one in on_ssd if one.state is Active), key=lambda one: -one.size_bytes):
+        if used_bytes <= target_bytes or not one.size_bytes:
+            break
+        chosen.append(one)
+        used_bytes -= one.size_bytes
+    return chosen
 
 
 def least_used(used_bytes: Sequence[int], is_online: Sequence[bool]) -> int | None:

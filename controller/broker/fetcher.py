@@ -492,7 +492,8 @@ class Fetcher:
             self._drop(followed, "error", str(offline))
         except OutOfResources as shortage:
             self._note("warning", f"{followed}: {shortage}; fetched again in a while")
-            self._delay(followed)
+            # An SSD may have room after the next look at it; a whole back-off would take the replica out of the ISR.
+            self._delay(followed, self._tools.settings.tiers.interval_ms)
         except BadBatches as error:
             self._note("warning", f"{followed} at {followed.log.log_end_offset}: {error}; fetched again in a while")
             self._delay(followed)

@@ -18,7 +18,14 @@ from typing import Any
 from controller.broker.log_manager import LogManager
 from controller.broker.request_context import Drive, Job, Steps, finish
 from controller.clock import Clock, Timer
-from controller.storage import DeviceUnavailable, LogDirectory, LogOffline, PartitionLog, TopicPartition
+from controller.storage import (
+    DeviceUnavailable,
+    LogDirectory,
+    LogOffline,
+    OutOfResources,
+    PartitionLog,
+    TopicPartition,
+)
 from controller.storage.compaction import CleanerLimits, Cleaning, Work, first_timestamps_ms
 from controller.storage.compaction_rules import (
     NEVER_CLEANED,
@@ -28,7 +35,7 @@ from controller.storage.compaction_rules import (
     is_due,
     pause_ms,
 )
-from controller.storage.devices import CHANGE_LIMIT_MS
+from controller.storage.devices import CHANGE_LIMIT_MS, NotCached
 from controller.storage.disk import is_shortage
 from controller.storage.offset_map import keys_within
 from controller.trace import Noted, Trace
@@ -167,16 +174,28 @@ class LogCleaner:
         """None: there is nothing to clean, or not yet."""
         if log.is_bare or len(log.segment_offsets) < 2 or log.has_files_to_remove:
             return None
-        try:
-            if any(segment.store is not None for segment in log.segments):
-                return None  # a part is on another tier
+
+        def examine() -> DirtyRange:
             first = first_dirty_offset(log.cleaned_to, log.log_start_offset, log.log_end_offset)
             limit = log.last_stable_offset(min(high_watermark, log.log_end_offset))
             times = first_timestamps_ms(log.segments, first, log.settings)
             return dirty_range(log.segments, first, limit, log.settings, self._clock.wall_ms(), times)
+
+        try:
+            return examine() if log.tiers is None else log.without_waiting(examine)
+        except NotCached as cold:
+            self._drive(self._read_in(cold))
+            return None  # it is looked at the next time
+        except (LogOffline, OutOfResources):
+            return None
         except Exception as error:  # noqa: BLE001 - the other logs are looked at
             self._give_up(key, directory, error)
             return None
+
+    @staticmethod
+    def _read_in(cold: NotCached) -> Steps:
+        with suppress(OSError, DeviceUnavailable):
+            yield Job(cold.read_in, cold.device, size_bytes=cold.size_bytes, what=str(cold))
 
     # Piece by piece
 
@@ -185,9 +204,8 @@ class LogCleaner:
         name = f"{current.key[0]}-{current.key[1]}"
         try:
             order = f"cleaner of {current.directory.path}"  # one that has no answer in time is still awaited
-            result = yield Job(
-                work, current.directory.device, order=order, limit_ms=CHANGE_LIMIT_MS, what=f"the cleaning of {name}"
-            )
+            device = current.cleaning.device or current.directory.device
+            result = yield Job(work, device, order=order, limit_ms=CHANGE_LIMIT_MS, what=f"the cleaning of {name}")
         except Exception as error:  # noqa: BLE001 - judged by the steps and by `_failed`
             failure = error
             self._go_on(current, lambda: current.steps.throw(failure))
@@ -235,17 +253,19 @@ class LogCleaner:
         self._end(current, again_ms=0.0)
 
     def _failed(self, current: _Current, error: Exception) -> None:
-        if current.is_over or isinstance(error, LogOffline):
+        if current.is_over or current.log.health.cause is not None:
             self._end(current)
             return
-        is_temporary = isinstance(error, DeviceUnavailable) or (isinstance(error, OSError) and is_shortage(error))
+        # LogOffline: an HDD is lost.
+        is_temporary = isinstance(error, LogOffline | OutOfResources | DeviceUnavailable)
+        is_temporary |= isinstance(error, OSError) and is_shortage(error)
         if isinstance(error, OSError) and not is_temporary:
             current.directory.health.fail(error)  # reported by the LogManager
             self._end(current)
             return
         try:
             current.log.end_cleaning()
-        except LogOffline:
+        except (LogOffline, OutOfResources):
             self._end(current)
             return
         if is_temporary:
@@ -256,8 +276,6 @@ class LogCleaner:
         self._end(current)
 
     def _give_up(self, key: TopicPartition, directory: LogDirectory, error: Exception) -> None:
-        if isinstance(error, LogOffline):
-            return
         self.figures.uncleanable[key] = str(error)
         known = isinstance(error, OSError | ValueError) or type(error).__module__.startswith("controller.storage")
         why = str(error) if known else traceback.format_exc()

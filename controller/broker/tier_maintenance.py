@@ -102,7 +102,7 @@ class TierMaintenance:
             return 0.0
         threshold = space.capacity_bytes * self._settings.evict_above_percent // 100
         target = space.capacity_bytes * self._settings.evict_to_percent // 100
-        found = directory.tiered_segments()
+        found = [one for one in directory.tiered_segments() if _may_move(one[0])]
         owners = {id(segment): log for log, segment in found}
         segments = [segment for _, segment in found]
         # What was refused counts as used: it may be more than there is between the threshold and a full SSD.
@@ -112,10 +112,8 @@ class TierMaintenance:
                 space.used_bytes -= segment.size_bytes
                 self.counts.evicted_bytes += segment.size_bytes
                 self.counts.evicted_segments += 1
-        movable = (one for one in segments if not owners[id(one)].settings.compacted)
-        stuck = to_seal(movable) if wanted else None
-        if stuck is not None:
-            owners[id(stuck)].roll()
+        for segment in to_seal(segments, space.used_bytes + wanted, threshold, target):
+            owners[id(segment)].roll()
         return space.used_bytes / space.capacity_bytes
 
     # Copies
@@ -128,7 +126,7 @@ class TierMaintenance:
             for directory in self._logs.ssd_directories()
             if any(store.is_online for store in directory.stores)
             for log, segment in _segments(directory)
-            if log.health.cause is None and not log.settings.compacted
+            if _may_move(log)
         }
         chosen = next_to_copy(segment for _, segment in waiting.values())
         if chosen is None:
@@ -196,6 +194,10 @@ class TierMaintenance:
 
     def _note(self, level: str, message: str) -> None:
         self._trace.emit(Noted(level, message))
+
+
+def _may_move(log: TieredLog) -> bool:
+    return log.health.cause is None and not log.is_being_cleaned
 
 
 def _segments(directory: LogDirectory) -> list[tuple[TieredLog, Segment]]:

@@ -13,14 +13,18 @@ into one `.cleaned` segment, and puts that in their place:
 
 The last batch of each group is kept, if need be without records, so that a segment ends where the next begins and a
 follower reaches the log's end. Otherwise as Kafka 2.8's Cleaner and Log.replaceSegments.
+
+Of a log on two tiers, segments are read where they are, and what is left of them is written to the SSD. Between steps 2
+and 3 copies of the old segments are removed; between 3 and 4 `tier-checkpoint` forgets those that an HDD alone had.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 from crc32c import crc32c
@@ -28,16 +32,20 @@ from crc32c import crc32c
 from controller.storage.batches import CRC_FROM, HEADER_BYTES, BatchHeader, header_at
 from controller.storage.compaction_filter import BatchFilter, CleanedTransactions, LastBatch, last_batches, note_keys
 from controller.storage.compaction_rules import DirtyRange, groups
-from controller.storage.disk import Disk
-from controller.storage.errors import CorruptBatch, StorageError
+from controller.storage.devices import Device, NotCached
+from controller.storage.disk import Disk, File
+from controller.storage.errors import CorruptBatch, LogOffline, OutOfResources, StorageError
 from controller.storage.offset_map import OffsetMap
 from controller.storage.recovery import CLEANED, SWAP
 from controller.storage.segment import Segment, headers_between
 from controller.storage.settings import LONG_MAX, LogSettings
+from controller.storage.tiers import HddFile, move
+from statemachines.log_segment import OnlyCache
 
 if TYPE_CHECKING:
     from controller.storage.log import PartitionLog
 
+R = TypeVar("R")
 Work: TypeAlias = Callable[[], Any]
 """To be called on any thread; what it returns is sent back, what it raises is thrown."""
 
@@ -75,6 +83,30 @@ def first_timestamps_ms(segments: Sequence[Segment], first_dirty: int, settings:
     return [head[1].max_timestamp_ms for head in heads if head is not None]
 
 
+class _HddFailed(Exception):
+    """An HDD with a segment, and not the SSD."""
+
+    def __init__(self, segment: Segment, error: OSError) -> None:
+        super().__init__(error)
+        self.segment = segment
+        self.error = error
+
+
+def _in_file(segment: Segment, call: Callable[[File], R]) -> R:
+    """On any thread. Raises _HddFailed."""
+    file = segment.file
+    if not isinstance(file, HddFile):
+        return call(file)
+    try:
+        return call(file.raw())
+    except OSError as error:
+        raise _HddFailed(segment, error) from error
+
+
+def _sync(segment: Segment) -> None:
+    _in_file(segment, lambda file: file.sync())
+
+
 class _Phase(Enum):
     IDLE = "no segment is being replaced"
     WRITING = "the .cleaned files are being written"
@@ -90,6 +122,8 @@ class Cleaning:
         self.done = CleanedBytes()
         self.is_settled = False
         """It was ended early: its steps must not go on."""
+        self.device: Device | None = None
+        """Of the next call, if that is an HDD's; None: the log directory's."""
         self._disk = disk
         self._log = log
         self._dirty = dirty
@@ -103,17 +137,18 @@ class Cleaning:
         """As of before the log is synced: a later one may be lost by a crash."""
 
     def steps(self) -> Generator[Work, Any, None]:
-        """Raises CorruptBatch, OffsetMapTooSmall and OSError, also those of the calls that it yields."""
+        """Raises CorruptBatch, OffsetMapTooSmall and OSError, also those of the calls that it yields; on two tiers
+        LogOffline and OutOfResources, which may be an HDD's, and SsdFull."""
         log, dirty = self._log, self._dirty
         log.cleaning_begins(self)
         self._last = last_batches(log.known_producers)
         sealed = [one for one in log.segments[:-1] if one.base_offset < dirty.end]
         if not sealed:
             return
-        aborted = log.aborted_transactions(sealed[0].base_offset, dirty.end)
+        aborted = yield from self._cached(partial(log.aborted_transactions, sealed[0].base_offset, dirty.end))
         dirty_ones = [one for one in sealed if one.next_offset > dirty.first_dirty]
         for segment in log.segments[log.segments.index(dirty_ones[0]) :]:
-            yield segment.file.sync
+            yield from self._on(segment, partial(_sync, segment))
         yield partial(self._disk.sync_names, log.directory)
         since = CleanedTransactions([one for one in aborted if one.last_offset >= dirty.first_dirty])
         yield from self._map(dirty_ones, since)
@@ -132,14 +167,42 @@ class Cleaning:
         """How full the offset map is."""
         return 100 * len(self._offsets) / self._limits.keys_max
 
+    # On two tiers
+
+    def _on(self, segment: Segment, call: Callable[[], R]) -> Generator[Work, Any, R]:
+        """What the call returns, which uses the segment's file."""
+        self.device = segment.store.device if segment.store is not None and segment.is_on_hdd else None
+        try:
+            result: R = yield call
+        except _HddFailed as failed:
+            store = failed.segment.store
+            raise failed.error if store is None else store.failure(failed.error) from failed
+        finally:
+            self.device = None
+        return result
+
+    def _cached(self, read: Callable[[], R]) -> Generator[Work, Any, R]:
+        """What `read` of the log returns. What it needs of HDDs is read in first."""
+        attempts = 0 if self._log.tiers is None else 3 * len(self._log.segments)
+        for _ in range(attempts):
+            try:
+                return self._log.without_waiting(read)
+            except NotCached as missing:
+                self.device = missing.device
+                with suppress(OSError):  # the read itself meets it
+                    yield missing.read_in
+                self.device = None
+        return read()
+
     # The keys
 
     def _map(self, segments: Sequence[Segment], transactions: CleanedTransactions) -> Generator[Work, Any, None]:
         offsets = self._offsets
         for segment in segments:
-            position: int | None = segment.position_of(self._dirty.first_dirty)
+            first: int = yield from self._cached(partial(segment.position_of, self._dirty.first_dirty))
+            position: int | None = first
             while position is not None and position < segment.size_bytes:
-                position = yield partial(self._map_piece, segment, position, transactions)
+                position = yield from self._on(segment, partial(self._map_piece, segment, position, transactions))
             if position is None:
                 return
             # Nothing is between the segment's last batch and the next segment.
@@ -162,10 +225,14 @@ class Cleaning:
     def _read(self, segment: Segment, position: int) -> tuple[list[tuple[BatchHeader, memoryview]], int]:
         """The whole batches from `position` on, and where they end. Raises CorruptBatch, which names no file."""
         left = segment.size_bytes - position
-        data = memoryview(segment.file.read_at(position, min(self._limits.piece_bytes, left)))
+
+        def read(length: int) -> memoryview:
+            return memoryview(_in_file(segment, lambda file: file.read_at(position, length)))
+
+        data = read(min(self._limits.piece_bytes, left))
         first = header_at(data, 0, left)
         if first.size_bytes > len(data):
-            data = memoryview(segment.file.read_at(position, first.size_bytes))
+            data = read(first.size_bytes)
         found: list[tuple[BatchHeader, memoryview]] = []
         at = 0
         while at + HEADER_BYTES <= len(data):
@@ -199,10 +266,16 @@ class Cleaning:
             self._limits.records_bytes_max,
             self._dirty.first_dirty,
         )
+        # What of the group is on the SSD makes room for what is left of it.
+        room = sum(segment.size_bytes for segment in group if not segment.is_on_hdd)
         for segment in group:
             position = 0
             while position < segment.size_bytes:
-                position = yield partial(self._copy_piece, segment, position, rules, last, segment is group[-1])
+                piece = partial(self._copy_piece, segment, position, rules, last, segment is group[-1])
+                position = yield from self._on(segment, piece)
+                if log.tiers is not None and new.size_bytes > room:
+                    log.tiers.ssd.take(new.size_bytes - room)
+                    room = new.size_bytes
         if not self._is_changed:
             self._drop()
             return
@@ -246,21 +319,35 @@ class Cleaning:
 
     def _replace(self, group: Sequence[Segment], new: Segment) -> Generator[Work, Any, None]:
         log, sync_names = self._log, partial(self._disk.sync_names, self._log.directory)
+        tiers = log.tiers
         new.next_offset = group[-1].next_offset
+        if tiers is not None:
+            tiers.before_replacing(group)
         self._new = swap = new.rename(SWAP)
         self._phase = _Phase.NAMED
         yield sync_names
+        if tiers is not None:
+            tiers.replaced(swap.base_offset, swap.next_offset)
         log.replace_segments(group, swap)
         self._phase = _Phase.IN_PLACE
-        for old in group:
-            old.remove()
+        if tiers is not None:
+            tiers.remove_group(group)
+        else:
+            for old in group:
+                old.remove()
         yield sync_names
         self._take_names(swap)
         yield sync_names
 
     def _take_names(self, swap: Segment) -> None:
-        self._log.replace_segments([swap], swap.rename(""))
+        new, tiers = swap.rename(""), self._log.tiers
+        if tiers is not None:
+            move(new, OnlyCache)
+        self._log.replace_segments([swap], new)
         self._phase, self._new = _Phase.IDLE, None
+        if tiers is not None:
+            with suppress(LogOffline, OutOfResources):  # of an HDD: a start with it removes them
+                tiers.remove_replaced()
 
     def _drop(self) -> None:
         if self._new is not None:

@@ -308,6 +308,10 @@ class PartitionLog:
         """Below it the log cleaner has been, and segments may have gaps; NEVER_CLEANED: it has not begun."""
         return NEVER_CLEANED if self._compaction is None else self._compaction.cleaned_to
 
+    @property
+    def is_being_cleaned(self) -> bool:
+        return self._compaction is not None and self._compaction.under_way is not None
+
     def cleaning_begins(self, cleaning: UnderWay) -> None:
         """It is settled before what it reads is cut off or removed; until it ends, retention waits."""
         self._compaction = CompactionState(max(self.cleaned_to, 0), cleaning)
@@ -388,10 +392,10 @@ class PartitionLog:
     def append_as_follower(self, batches: Bytes) -> Appended:
         """Appends what a leader's log holds from this log's end on, with its offsets and epochs.
 
-        What follows the last whole batch is left alone, since an answer to a fetch may end anywhere. Raises
-        CorruptBatch, OffsetsOutOfOrder, and BadBatches if not one batch is whole.
+        What follows the last whole batch is left alone, since an answer to a fetch may end anywhere, and what an SSD
+        has no room for. Raises CorruptBatch, OffsetsOutOfOrder, and BadBatches if not one batch is whole.
         """
-        with memoryview(batches) as view, view[: whole_bytes(view)] as data:
+        with memoryview(batches) as view, view[: self._admitted(view)] as data:
             headers = headers_of(data)
             if not headers:
                 raise BadBatches(0, f"{len(view)} bytes without a whole batch")
@@ -406,6 +410,10 @@ class PartitionLog:
                 position, expected = position + header.size_bytes, header.next_offset
             self._append(data, headers, self._now_ms())
         return Appended(headers[0].base_offset, expected - 1, size_bytes=position)
+
+    def _admitted(self, view: memoryview) -> int:
+        """How many bytes of what a leader sent are appended: whole batches."""
+        return whole_bytes(view)
 
     def _append(self, data: Bytes, headers: list[BatchHeader], now_ms: int) -> None:
         last_offset = headers[-1].last_offset
@@ -752,7 +760,7 @@ class PartitionLog:
         now_ms = self._now_ms()
         if self._producers is not None:
             self._producers.expire(now_ms, self.settings.producer_id_expiration_ms)
-        if self._compaction is not None and self._compaction.under_way is not None:
+        if self.is_being_cleaned:
             return 0, self._removal(self._let_go) if self._let_go else None
         count = self.deletable(high_watermark)
         if count == len(self._segments):

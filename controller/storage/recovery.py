@@ -116,7 +116,7 @@ def open_files(
     `warn` is called with what was repaired or left alone."""
     names = disk.names(directory)
     found = _files_of(names)
-    if found.of_the_cleaner and complete_swaps(disk, directory, names, warn):
+    if found.of_the_cleaner and complete_swaps(disk, directory, names, warn, tiers):
         names = disk.names(directory)
         found = _files_of(names)
     for name in found.strange:
@@ -480,7 +480,9 @@ def _is_compacted(segments: Sequence[Segment]) -> bool:
 SWAP, CLEANED = ".swap", ".cleaned"
 
 
-def complete_swaps(disk: Disk, directory: str, names: Sequence[str], warn: Callable[[str], None]) -> bool:
+def complete_swaps(
+    disk: Disk, directory: str, names: Sequence[str], warn: Callable[[str], None], tiers: LogTiers | None = None
+) -> bool:
     """Puts each `.log.swap` in its place and removes what else the cleaner left. Whether anything was done. Raises
     CorruptLog, with the swap file left as it is."""
     swaps = [name for name in names if name.endswith(SWAP)]
@@ -493,7 +495,7 @@ def complete_swaps(disk: Disk, directory: str, names: Sequence[str], warn: Calla
         if base is None or (unfinished and base >= min(unfinished)):
             disk.remove(f"{directory}/{name}")  # an index, which is built again, or half of a split
         else:
-            _complete(disk, directory, base, names)
+            _complete(disk, directory, base, names, tiers)
             warn(f"{directory}/{name}: an interrupted replacement of segments by the log cleaner was completed")
     for name in cleaned:
         disk.remove(f"{directory}/{name}")
@@ -506,7 +508,7 @@ def _base(name: str, suffix: str) -> int | None:
     return base_offset_of(name.removesuffix(suffix), LOG_SUFFIX)
 
 
-def _complete(disk: Disk, directory: str, base: int, names: Sequence[str]) -> None:
+def _complete(disk: Disk, directory: str, base: int, names: Sequence[str], tiers: LogTiers | None) -> None:
     path = segment_path(directory, base, LOG_SUFFIX)
     file, end = disk.open(path + SWAP), base
     try:
@@ -520,6 +522,8 @@ def _complete(disk: Disk, directory: str, base: int, names: Sequence[str]) -> No
         file.close()
     if damage is not None:
         raise CorruptLog(path + SWAP, damage.position, damage.reason)
+    if tiers is not None:
+        tiers.replaced(base, end)
     covered = [one for name in names if (one := base_offset_of(name, LOG_SUFFIX)) is not None and base < one < end]
     for one in covered:
         for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):

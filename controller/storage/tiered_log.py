@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
-from controller.storage.batches import BatchHeader, Bytes
+from controller.storage.batches import BatchHeader, Bytes, whole_bytes
 from controller.storage.disk import File, Health, is_shortage, on_disk
 from controller.storage.errors import LogOffline, OutOfResources, StorageError
 from controller.storage.log import PartitionLog, Removal
@@ -40,10 +41,20 @@ class TieredLog(PartitionLog):
     tiers: LogTiers
     unavailable: Unavailable | None
 
+    @property
+    def _appends_to_ssd(self) -> bool:
+        return self.tiers.append_to is Tier.SSD or not any(store.is_online for store in self.tiers.stores)
+
+    def _admitted(self, view: memoryview) -> int:
+        """What fits on the SSD, at least one batch: it may never have room for all that was fetched at once."""
+        whole = super()._admitted(view)
+        if not self._appends_to_ssd:
+            return whole
+        return min(whole_bytes(view[: max(self.tiers.ssd.free_bytes, 0)]), whole) or whole
+
     def _append(self, data: Bytes, headers: list[BatchHeader], now_ms: int) -> None:
-        tiers = self.tiers
-        if tiers.append_to is Tier.SSD or not any(store.is_online for store in tiers.stores):
-            tiers.ssd.take(len(data))
+        if self._appends_to_ssd:
+            self.tiers.ssd.take(len(data))
         super()._append(data, headers, now_ms)
 
     def place(self, *, is_leader: bool) -> None:
@@ -140,9 +151,10 @@ class TieredLog(PartitionLog):
     @on_disk
     def begin_copy(self, segment: Segment) -> HddStore | None:
         """Make a sealed segment ready to be copied: durable on the SSD, in state Copying. The HDD; None if the segment
-        is not OnlyCache, if no HDD is online, or if the log is compacted, which replaces its segments."""
-        if segment.state is not SegmentState.OnlyCache or self.settings.compacted:
+        is not OnlyCache, if no HDD is online, or while the log is cleaned, which replaces its segments."""
+        if segment.state is not SegmentState.OnlyCache or self.is_being_cleaned:
             return None
+        self.tiers.remove_replaced()
         self.flush_sealed()
         segment.write_indexes()
         store = self.tiers.open_store()
@@ -155,10 +167,10 @@ class TieredLog(PartitionLog):
     def evict(self, segment: Segment) -> bool:
         """Take a copied segment off the SSD: its place is noted durably, and from there it is read.
 
-        False if the segment is not Cached, or its HDD is offline.
+        False if the segment is not Cached, if its HDD is offline, or while the log is cleaned.
         """
         store = segment.store
-        if segment.state is not SegmentState.Cached or store is None or not store.is_online:
+        if segment.state is not SegmentState.Cached or store is None or not store.is_online or self.is_being_cleaned:
             return False
         directory = store.directory(self.directory)
         file = store.disk.open(segment_path(directory, segment.base_offset, LOG_SUFFIX))
@@ -173,13 +185,19 @@ class TieredLog(PartitionLog):
         move(segment, SegmentState.WithoutCache)
         for suffix in EVICTED:
             self._disk.remove(segment_path(self.directory, segment.base_offset, suffix))
+            if suffix == LOG_SUFFIX:
+                # If it came back without its index of aborted transactions, their records would count as committed.
+                self._disk.sync_names(self.directory)
         return True
 
     def hdd_lost(self, store: HddStore) -> bool:
-        """The HDD went offline: what it alone had can't be read any more. False if that leaves a hole, or has taken the
-        active segment: such a log must not be served, and is offline from here on."""
+        """The HDD went offline: what it alone had can't be read any more. False if that leaves a hole, has taken the
+        active segment, or a part of a compacted log, each record of which counts: such a log must not be served, and is
+        offline from here on."""
         if self._held is None:
             return True
+        with suppress(LogOffline, OutOfResources):
+            self.end_cleaning()
         lost = [one for one in self._held if one.store is store and one.is_on_hdd]
         for segment in self._held:
             if segment.store is store and not segment.is_on_hdd:
@@ -190,7 +208,7 @@ class TieredLog(PartitionLog):
             return True
         for segment in lost:
             move(segment, SegmentState.Lost)
-        if lost != self._held[: len(lost)] or len(lost) == len(self._held):
+        if lost != self._held[: len(lost)] or len(lost) == len(self._held) or self.settings.compacted:
             self.health = Health(self.directory)
             self.health.fail(OSError(errno.EIO, f"the HDD {store.path}, which has a part of the log, is lost"))
             return False
@@ -231,7 +249,10 @@ def copying(log: TieredLog, segment: Segment) -> TierSteps:
     try:
         yield from _copy(log, segment, store)
     except _SourceFailed as failed:
+        is_wanted = _is_copied_to(segment, store)
         _give_up(log, segment, store)
+        if not is_wanted:
+            return False  # it was cut or removed while it was read
         if is_shortage(failed.error):
             raise OutOfResources(log.directory, failed.error) from failed
         raise log.health.fail(failed.error) from failed

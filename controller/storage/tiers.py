@@ -7,13 +7,15 @@ of all, and that name is the mark of a copy that is complete.
 
 The home's `tier-checkpoint` names the segments that an HDD alone has. It names them before the SSD's files are removed,
 so that a start without that HDD knows that a part is missing and does not take the log for a shorter one. It also
-says from which offset on an HDD is out of date: one that was offline when the log was truncated.
+says from which offset on an HDD is out of date, one that was offline when the log was truncated, and which files there
+are of before a compaction.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import suppress
 from functools import wraps
 from itertools import pairwise
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
@@ -70,6 +72,10 @@ class HddFile:
     def __init__(self, file: File, store: HddStore) -> None:
         self._file = file
         self._store = store
+
+    def raw(self) -> File:
+        """For other threads than the log's: an OSError of it goes to the store's `failure` there."""
+        return self._file
 
     @_guarded
     def append(self, data: Bytes) -> None:
@@ -230,6 +236,11 @@ class SsdSpace:
         wanted, self.wanted_bytes = self.wanted_bytes, 0
         return wanted
 
+    @property
+    def free_bytes(self) -> int:
+        """What appends may take. Negative: the SSD is over its limit."""
+        return self.capacity_bytes - self.reserve_bytes - self.used_bytes if self.capacity_bytes else 2**63 - 1
+
     def take(self, size_bytes: int) -> None:
         """Count an append to the SSD. Raises SsdFull: it is refused."""
         if self.capacity_bytes and not admits(self.capacity_bytes - self.used_bytes, size_bytes, self.reserve_bytes):
@@ -243,13 +254,15 @@ class SsdSpace:
 
 class TierCheckpoint:
     """The home's `tier-checkpoint`: version 0, then a line for each segment that an HDD alone has (`segment OFFSET
-    PATH`) and for each HDD that is out of date (`stale OFFSET PATH`). Raises CorruptLog."""
+    PATH`), for each HDD that is out of date (`stale OFFSET PATH`), and for each HDD that may still have a segment's
+    files of before a compaction (`replaced OFFSET PATH`). Raises CorruptLog."""
 
     def __init__(self, disk: Disk, home: str) -> None:
         self._disk = disk
         self.path = f"{home}/{TIER_CHECKPOINT}"
         self.on_hdd: dict[int, str] = {}
         self.stale: dict[str, int] = {}
+        self.replaced: set[tuple[int, str]] = set()
         try:
             text = disk.read(self.path)
         except FileNotFoundError:
@@ -263,18 +276,20 @@ class TierCheckpoint:
         for number, line in enumerate(lines[1:-1], 2):
             kind, _, rest = line.partition(" ")
             offset, _, path = rest.partition(" ")
-            if kind not in ("segment", "stale") or not offset.isdecimal() or not path:
-                raise CorruptLog(
-                    self.path, number, f"'segment OFFSET PATH' or 'stale OFFSET PATH' expected, got {line!r}"
-                )
-            if kind == "segment":
+            if kind not in ("segment", "stale", "replaced") or not offset.isdecimal() or not path:
+                kinds = "'segment OFFSET PATH', 'stale OFFSET PATH' or 'replaced OFFSET PATH'"
+                raise CorruptLog(self.path, number, f"{kinds} expected, got {line!r}")
+            if kind == "stale":
+                self.stale[path] = int(offset)
+            elif kind == "segment":
                 self.on_hdd[int(offset)] = path
             else:
-                self.stale[path] = int(offset)
+                self.replaced.add((int(offset), path))
 
     def encode(self) -> bytes:
         lines = [f"segment {base} {path}" for base, path in sorted(self.on_hdd.items())]
         lines += [f"stale {offset} {path}" for path, offset in sorted(self.stale.items())]
+        lines += [f"replaced {base} {path}" for base, path in sorted(self.replaced)]
         return "\n".join(["0", *lines, ""]).encode("utf-8", "surrogateescape")
 
     def write(self) -> None:
@@ -302,20 +317,24 @@ class LogTiers:
         """The store of each segment of which an HDD has a complete copy. `hot`: the size of each segment that the SSD
         has, by base offset. Removes what an interrupted copy or removal left, and copies that are out of date."""
         found: dict[int, HddStore] = {}
+        self.remove_replaced()
         for store in self.stores:
             if store.is_online:
                 self._look_into(store, hot, found, warn)
         self.sync_names()
+        there = {base: store.path for base, store in found.items() if base not in hot}
+        if not there.items() <= self.checkpoint.on_hdd.items():
+            self.checkpoint.on_hdd.update(there)
+            self.checkpoint.write()
         return found
 
     def _look_into(
         self, store: HddStore, hot: dict[int, int], found: dict[int, HddStore], warn: Callable[[str], None]
     ) -> None:
         directory = store.directory(self.home)
-        try:
+        names: Sequence[str] = ()
+        with suppress(FileNotFoundError):
             names = store.disk.names(directory)
-        except FileNotFoundError:
-            return
         bases = sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
         keep: set[int] = set()
         hot_names = frozenset(self._disk.names(self.home))
@@ -361,9 +380,15 @@ class LogTiers:
         recorded = self.checkpoint.on_hdd.get(base)
         if recorded is None:
             return False  # an interrupted removal: the SSD's was removed with it
-        if recorded == store.path:
-            found.pop(base, None)
-        return base not in found
+        return recorded == store.path or (base not in found and not self._has(recorded, base))
+
+    def _has(self, path: str, base: int) -> bool:
+        """Whether the HDD with this log directory is there and has the segment."""
+        store = next((one for one in self.stores if one.path == path and one.is_online), None)
+        if store is not None:
+            with suppress(FileNotFoundError):
+                return store.disk.modified_ms(segment_path(store.directory(self.home), base, LOG_SUFFIX)) >= 0
+        return False
 
     def _has_indexes(self, base: int, hot_names: Container[str], names: Container[str]) -> bool:
         """Whether a copy has what belongs to it. One that was being removed may have come back in part."""
@@ -430,10 +455,11 @@ class LogTiers:
 
     def drop_copy(self, segment: Segment) -> None:
         """Remove the segment's copy, complete or not; what the SSD has is all there is when this returns."""
-        store, segment.store = segment.store, None
+        store = segment.store
         if store is not None and store.is_online:
             self.remove_files(store, segment.base_offset)
             self.sync_names()
+        segment.store = None
 
     def remove_files(self, store: HddStore, base_offset: int, *, unfinished_only: bool = False) -> None:
         """The mark first: the rest is removed at the next start then."""
@@ -455,6 +481,60 @@ class LogTiers:
         if wrong:
             self.checkpoint.stale.update(dict.fromkeys(wrong, offset))
             self.checkpoint.write()
+
+    # Compaction
+
+    def before_replacing(self, group: Sequence[Segment]) -> None:
+        """Before a compacted segment, written on the SSD, takes the place of these: a copy of one of them must not be
+        taken for its copy. Those are removed durably; an HDD that is offline is out of date from here on."""
+        for segment in group:
+            if not segment.is_on_hdd:
+                self.drop_copy(segment)
+                move(segment, OnlyCache)
+        self.truncating(group[0].base_offset)
+
+    def replaced(self, base_offset: int, end: int) -> None:
+        """The compacted segment of these offsets is durably on the SSD: what HDDs have of them is sought no more."""
+        checkpoint = self.checkpoint
+        on_hdd, replaced = checkpoint.on_hdd, checkpoint.replaced
+        gone = {base: path for base, path in on_hdd.items() if base_offset <= base < end}
+        if not gone:
+            return
+        checkpoint.on_hdd = {base: path for base, path in on_hdd.items() if base not in gone}
+        if base_offset in gone:  # its name is the new segment's too
+            checkpoint.replaced = {*replaced, (base_offset, gone[base_offset])}
+        try:
+            checkpoint.write()
+        except OSError:
+            checkpoint.on_hdd, checkpoint.replaced = on_hdd, replaced
+            raise
+
+    def remove_group(self, group: Sequence[Segment]) -> None:
+        """Remove the files of what a compacted segment has replaced. What an HDD keeps of them, the next start that
+        finds that HDD removes."""
+        on_hdds = [(segment.base_offset, segment.store) for segment in group if segment.is_on_hdd]
+        for segment in group:
+            move(segment, SegmentState.Deleting)
+            if segment.is_on_hdd:
+                self._disk.remove(segment_path(self.home, segment.base_offset, SNAPSHOT_SUFFIX))
+            else:
+                segment.remove()
+        for base_offset, store in on_hdds:
+            if store is not None and store.is_online:
+                with suppress(LogOffline, OutOfResources):
+                    self.remove_files(store, base_offset)
+
+    def remove_replaced(self) -> None:
+        """Remove the files that have a compacted segment's name, where their HDDs are online, and forget them."""
+        here = {store.path: store for store in self.stores if store.is_online}
+        found = [(base, path) for base, path in sorted(self.checkpoint.replaced) if path in here]
+        if not found:
+            return
+        for base, path in found:
+            self.remove_files(here[path], base)
+        self.sync_names()
+        self.checkpoint.replaced.difference_update(found)
+        self.checkpoint.write()
 
     # Segments
 
@@ -530,7 +610,7 @@ def add_tiers(
     """Add to the SSD's segments those that HDDs have, and give all their states.
 
     Returns what is missing at the log's beginning. Raises LogOffline if something is missing in its middle or at its
-    end: such a log must not be served.
+    end, or of a compacted log: such a log must not be served.
     """
     found = tiers.found({segment.base_offset: segment.size_bytes for segment in segments}, warn)
     for segment in segments:
@@ -545,11 +625,15 @@ def add_tiers(
     segments.sort(key=lambda one: one.base_offset)
     for segment, after in pairwise(segments):
         segment.next_offset = after.base_offset
-    return _unavailable(segments, tiers, log_start_offset, warn)
+    return _unavailable(segments, tiers, settings, log_start_offset, warn)
 
 
 def _unavailable(
-    segments: Sequence[Segment], tiers: LogTiers, log_start_offset: int, warn: Callable[[str], None]
+    segments: Sequence[Segment],
+    tiers: LogTiers,
+    settings: LogSettings,
+    log_start_offset: int,
+    warn: Callable[[str], None],
 ) -> Unavailable | None:
     there = {segment.base_offset for segment in segments}
     missing = {base: path for base, path in sorted(tiers.checkpoint.on_hdd.items()) if base not in there}
@@ -557,7 +641,8 @@ def _unavailable(
         return None
     first_there = segments[0].base_offset if segments else -1
     first, last = min(missing), max(missing)
-    if last > first_there:
+    is_needed = settings.compacted and log_start_offset < first_there
+    if last > first_there or is_needed:
         cause = OSError(errno.ENOENT, f"the segment {last} is missing on the HDD {missing[last]}")
         raise LogOffline(tiers.home, cause)
     if log_start_offset >= first_there:

@@ -53,6 +53,7 @@ def throttle_ignored(patch: Patch) -> None:
 def full_ssd_stays_full(patch: Patch) -> None:
     """What was refused does not count as used, and active segments are sealed by appends alone."""
     patch.setattr("controller.storage.tiers.SsdSpace.wanted", lambda _: 0)
+    patch.setattr(tier_maintenance, "to_seal", lambda *_: [])
 
 
 TIER_FAULTS: Mapping[str, Callable[[Patch], None]] = {

@@ -161,18 +161,27 @@ def test_an_ssd_full_of_active_segments_gets_room() -> None:
     assert tiered.read_all() == tiered.produced
 
 
-def test_a_compacted_topic_does_not_keep_others_from_being_copied() -> None:
-    tiered = Tiered()
-    compacted = tiered.made.create_topic("compacted", 1, 1, {"cleanup.policy": "compact"})
-    assert tiered.made.answer(compacted) == "done"
+def test_a_compacted_topic_leaves_the_ssd_and_is_cleaned_on_both_tiers() -> None:
+    """Found by the swarm: the SSD stayed full of `__consumer_offsets` and `__transaction_state`."""
+    tiered = Tiered(log_cleaner_backoff_ms="3000", camerlengo_tier_ssd_bytes="12000")
+    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.5"}
+    assert tiered.made.answer(tiered.made.create_topic("compacted", 1, 1, config)) == "done"
     tiered.made.run_until_rest()
-    for _ in range(30):
-        batch = encode_batch([Record(0, tiered.made.clock.wall_ms(), b"k", RECORD)])
-        assert tiered.append(batch, "compacted") == 0
-    tiered.produce(40)
-    tiered.made.run_for(2_000)
-    assert tiered.states()["OnlyCache"] == 0
-    assert tiered.states()["Cached"] > 0
+    services = tiered.node().services
+    assert services is not None
+    log = services.logs.get("compacted", 0)
+    assert isinstance(log, TieredLog)
+    states: Counter[SegmentState] = Counter()
+    for number in range(400):
+        record = Record(0, tiered.made.clock.wall_ms(), b"key-%d" % (number % 7), RECORD)
+        while tiered.append(encode_batch([record]), "compacted") != 0:
+            tiered.made.run_for(200)
+        tiered.made.run_for(50)
+        states.update(segment.state for segment in log.segments)
+    assert states[SegmentState.WithoutCache] > 0
+    assert log.cleaned_to > 100
+    assert log.size_bytes < 30_000, "100,000 bytes were written"
+    tiered.made.run_until(lambda: log.segments[0].state is SegmentState.Cached)
 
 
 def test_a_restart_finds_every_segment_again() -> None:

@@ -21,6 +21,7 @@ from statemachines.tier_placement import (
     next_to_copy,
     read_tier,
     to_evict,
+    to_seal,
 )
 
 MIB = 1 << 20
@@ -63,6 +64,24 @@ def test_eviction_takes_the_oldest_copied_segments_and_no_others(
     assert not chosen or left + chosen[-1].size_bytes > target
     for one in kept:
         assert all(other.sealed_ms <= one.sealed_ms for other in chosen)
+
+
+@given(PLACED, st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 5000))
+def test_the_largest_active_segments_are_sealed_where_nothing_else_will_leave_the_ssd(
+    segments: list[Placed], used: int, one_limit: int, other_limit: int
+) -> None:
+    target, threshold = sorted((one_limit, other_limit))
+    chosen = to_seal(segments, used, threshold, target)
+    assert all(one.state is SegmentState.Active and one.size_bytes for one in chosen)
+    if used <= threshold:
+        assert chosen == []
+        return
+    leaving = sum(one.size_bytes for one in segments if one.state in ON_SSD - {SegmentState.Active})
+    left = used - leaving - sum(one.size_bytes for one in chosen)
+    kept = [one for one in segments if one.state is SegmentState.Active and not any(one is other for other in chosen)]
+    assert left <= target or not any(one.size_bytes for one in kept)
+    assert not chosen or left + chosen[-1].size_bytes > target
+    assert all(one.size_bytes <= other.size_bytes for one in kept for other in chosen)
 
 
 def test_an_eviction_target_above_its_threshold_is_refused() -> None:

@@ -127,6 +127,9 @@ class Compacting:
         assert directory.health.cause is None, directory.health.cause
         return directory
 
+    def _reopen(self) -> None:
+        self.directory = self._open()
+
     @property
     def log(self) -> PartitionLog:
         return self.directory.logs[PARTITION]
@@ -153,7 +156,7 @@ class Compacting:
             self.truncate()
         elif choice < 0.98:
             self.directory.close()
-            self.directory = self._open()
+            self._reopen()
         else:
             self.crash()
         self.check()
@@ -211,6 +214,8 @@ class Compacting:
 
     def cleaning(self) -> Cleaning | None:
         log = self.log
+        if log.is_bare:
+            return None
         end = log.log_end_offset
         first = first_dirty_offset(log.cleaned_to, log.log_start_offset, end)
         limit = log.last_stable_offset(end)
@@ -241,6 +246,9 @@ class Compacting:
                 if stop_after % 3 == 0 and trouble < 0.5:
                     self.append()
                 stop_after -= 1
+                self.beside()
+                if cleaning.is_settled:
+                    return False
                 result = work()
                 if cleaning.done.written:
                     self.compacted_to = max(self.compacted_to, high_watermark)
@@ -250,6 +258,9 @@ class Compacting:
             self.directory.checkpoint_cleaner_points(soon=True)
             self.cleanings += 1
             return True
+
+    def beside(self) -> None:
+        """What goes on between two steps of a cleaning."""
 
     def truncate(self) -> None:
         """Sometimes below what was compacted, as after an unclean election: what was dropped for later records is lost
@@ -265,7 +276,7 @@ class Compacting:
         if self.draw.random() < 0.5:
             self.directory.checkpoint_recovery_points()
         self.disk.crash(self.draw)
-        self.directory = self._open()
+        self._reopen()
         end = self.log.log_end_offset
         assert end >= self.synced, f"the log was flushed up to {self.synced}, and ends at {end}"
         assert end >= self.compacted_to, (
@@ -298,6 +309,8 @@ class Compacting:
         data = b""
         while offset < log.log_end_offset:
             piece = log.read(offset, 1000).read()
+            if not piece and self.is_unclean:
+                break  # what was cut off had replaced it
             assert piece, f"nothing at offset {offset} of {log.log_end_offset}"
             data += piece
             offset = headers_of(piece)[-1].next_offset

@@ -67,7 +67,7 @@ class Life:
             operation()
             self.log.read(self.log.log_start_offset, 100)
         except LogOffline as offline:
-            if not isinstance(offline.cause, OSError):
+            if not isinstance(offline.cause, OSError) or self.disk.fail_after is None:
                 raise
             self.crash(before, min(lower, self.flushed))
         else:

@@ -235,7 +235,8 @@ def _log_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
                 work = every.send(result)
             except StopIteration:
                 return
-            result = None if getattr(work, "__name__", "") == "sync" else (yield work)
+            is_sync = getattr(getattr(work, "func", None), "__name__", "") == "_sync"
+            result = None if is_sync else (yield work)
 
     monkeypatch.setattr(Cleaning, "steps", without)
 

@@ -10,17 +10,24 @@ from controller.machine.disk import MemoryDisk, MemoryFile
 from controller.storage import tiered_log, tiers
 from controller.storage.segment import Segment
 from controller.storage.tiered_log import TieredLog
-from controller.storage.tiers import LogTiers
+from controller.storage.tiers import HddStore, LogTiers
 from statemachines.log_segment import ON_SSD, SegmentState
-from tests.storage import tiered_life
+from tests.storage import tiered_compacting, tiered_life
 from tests.storage.tiered_life import run
 
-SEEDS = range(60)
+SEEDS = range(50)
+COMPACTED = (33, 37, 49, 66)
+"""Each found a fault that lost records or left a second copy: see docs/tiered-log.md."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_life_on_two_tiers_keeps_every_record_whole_on_a_tier(seed: int) -> None:
     run(seed)
+
+
+@pytest.mark.parametrize("seed", COMPACTED)
+def test_a_compacted_life_on_two_tiers_keeps_the_last_record_of_each_key(seed: int) -> None:
+    assert tiered_compacting.run(seed) > 0
 
 
 def _nothing(*_: object, **__: object) -> None:
@@ -116,6 +123,59 @@ PLANTS: tuple[Plant, ...] = (
     a_removal_leaves_the_copy,
     the_ssd_is_not_durable_before_the_copy,
 )
+
+
+def a_copy_outlives_a_compaction(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogTiers, "before_replacing", _nothing)
+
+
+def compacted_segments_are_sought_on_their_hdds(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogTiers, "replaced", _nothing)
+
+
+def compacted_segments_stay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogTiers, "remove_group", _nothing)
+
+
+def an_hdd_that_comes_back_has_what_was_compacted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogTiers, "remove_replaced", _nothing)
+
+
+def segments_move_while_they_are_cleaned(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TieredLog, "is_being_cleaned", False)
+
+
+def a_lost_hdd_does_not_end_a_cleaning(patch: pytest.MonkeyPatch) -> None:
+    real = TieredLog.hdd_lost
+
+    def hdd_lost(log: TieredLog, store: HddStore) -> bool:
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(TieredLog, "end_cleaning", _nothing)
+            return real(log, store)
+
+    patch.setattr(TieredLog, "hdd_lost", hdd_lost)
+
+
+@pytest.mark.parametrize(
+    ("plant", "seeds"),
+    [
+        (a_copy_outlives_a_compaction, range(3)),
+        (compacted_segments_are_sought_on_their_hdds, range(3)),
+        (compacted_segments_stay, range(3)),
+        (an_hdd_that_comes_back_has_what_was_compacted, range(99, 102)),
+        (segments_move_while_they_are_cleaned, range(7, 10)),
+        (a_lost_hdd_does_not_end_a_cleaning, range(5, 8)),
+    ],
+)
+def test_a_planted_fault_of_a_compaction_is_found(plant: Plant, seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    with pytest.raises(Exception):  # noqa: B017 - of any kind: a check of the model's, or the log's own
+        compact_all(seeds)
+
+
+def compact_all(seeds: range) -> None:
+    for seed in seeds:
+        tiered_compacting.run(seed)
 
 
 def run_all(seeds: range) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -191,6 +192,44 @@ def test_a_full_ssd_refuses_an_append_and_stays_online() -> None:
     tiers.directory.measure_ssd(2000, 90)
     tiers.append(1)
     assert tiers.log.log_end_offset == end + 1
+
+
+def test_a_follower_takes_what_a_nearly_full_ssd_has_room_for() -> None:
+    """Found by the swarm: what a leader sent at once was more than the SSD had room for, and was fetched for good."""
+    tiers = Tiers()
+    tiers.directory.measure_ssd(1000, 95)
+    fetched = b"".join(batch(1, base_offset=offset, value=b"x" * 100) for offset in range(20))
+    taken = tiers.log.append_as_follower(fetched).last_offset + 1
+    assert 0 < taken < 20
+    with pytest.raises(SsdFull):
+        tiers.log.append_as_follower(fetched[taken * len(fetched) // 20 :])
+    tiers.directory.measure_ssd(10_000, 95)
+    assert tiers.log.append_as_follower(fetched[taken * len(fetched) // 20 :]).last_offset == 19
+
+
+def test_segments_are_found_on_an_hdd_that_is_mounted_elsewhere(tiers: Tiers) -> None:
+    tiers.log.flush()
+    (used,) = set(tiers.log.tiers.checkpoint.on_hdd.values())
+    other = "hdd2" if used == "hdd1" else "hdd1"
+    tiers.disk.rename(f"{used}/t-0-tier", f"{other}/t-0-tier")
+    tiers.open()
+    assert len(read_all(tiers.log)) == 30
+    assert set(tiers.log.tiers.checkpoint.on_hdd.values()) == {other}
+
+
+def test_a_compacted_log_without_a_part_is_offline() -> None:
+    tiers = Tiers(replace(SETTINGS, compacted=True))
+    tiers.append(30)
+    tiers.copy_all()
+    tiers.evict(2)
+    store = tiers.log.segments[0].store
+    assert store is not None
+    store.health.fail(OSError("no such device"))
+    assert not tiers.log.hdd_lost(store), "its oldest records are no older than the rest"
+    tiers.open(**{store.path: OSError("no such device")})
+    assert not tiers.directory.logs
+    tiers.open()
+    assert tiers.log.log_end_offset == 30
 
 
 def test_a_log_is_flushed_once_a_second_of_its_rate_waits() -> None:

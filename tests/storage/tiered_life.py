@@ -8,56 +8,68 @@ that its state says, no file is left over, and none is counted twice.
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from collections.abc import Callable
+from random import Random
 
-from controller.storage import LogDirectory
+from controller.machine.disk import MemoryDisk
+from controller.storage import LogDirectory, LogSettings
 from controller.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, base_offset_of
 from controller.storage.tiered_log import TieredLog, TierSteps, copying
 from controller.storage.tiers import COPYING
 from statemachines.log_segment import ON_SSD, SegmentState
 from statemachines.tier_placement import Tier, next_to_copy, to_evict
+from tests.storage.batches import Clock
 from tests.storage.life import SETTINGS, Life
 
 HDDS = ("hdd1", "hdd2")
 
 
-class TieredLife(Life):
-    copy: TierSteps | None = None
+class OnTwoTiers:
+    """A log's copies and evictions, and the check of where its segments are. `folder`: its directory's name."""
 
-    def _open(self) -> LogDirectory:
+    folder: str
+    disk: MemoryDisk
+    clock: Clock
+    draw: Random
+    directory: LogDirectory
+    copy: TierSteps | None = None
+    lost: frozenset[str] = frozenset()
+    """HDDs that are offline."""
+
+    def open_tiers(self, settings: LogSettings) -> LogDirectory:
         self.copy = None
-        self.hdds = [LogDirectory(self.disk, path, lambda _: SETTINGS, self.clock) for path in HDDS]
+        self.hdds = [LogDirectory(self.disk, path, lambda _: settings, self.clock) for path in HDDS]
+        for one in self.hdds:
+            if one.path in self.lost:
+                one.health.fail(OSError(errno.EIO, "lost"))
         stores = [one.as_store() for one in self.hdds]
-        directory = LogDirectory(self.disk, "logs", lambda _: SETTINGS, self.clock, stores=stores)
+        directory = LogDirectory(self.disk, "logs", lambda _: settings, self.clock, stores=stores)
         assert directory.health.cause is None, directory.health.cause
         return directory
 
     @property
     def tiered(self) -> TieredLog:
-        log = self.log
+        (log,) = self.directory.logs.values()
         assert isinstance(log, TieredLog)
         return log
-
-    def operations(self) -> list[Callable[[], None]]:
-        return [*super().operations(), *[self.copy_a_step] * 14, self.copy_all, *[self.evict] * 3, self.place]
-
-    def close(self) -> None:
-        super().close()
-        for one in self.hdds:
-            one.close()
 
     def copy_a_step(self) -> None:
         """One step of a copy: what comes next may be a truncation, an append or a crash."""
         self.disk.now_ms = self.clock.now_ms
         if self.copy is None:
-            segment = next_to_copy(self.tiered.segments)
+            segment = self._next_to_copy()
             if segment is None:
                 return
             self.copy = copying(self.tiered, segment)
             self._resume(None)
         else:
             self._resume(self.call)
+
+    def _next_to_copy(self) -> Segment | None:
+        log = self.tiered
+        return None if log.is_being_cleaned or len(self.lost) == len(HDDS) else next_to_copy(log.segments)
 
     def _resume(self, call: Callable[[], object] | None) -> None:
         assert self.copy is not None
@@ -78,7 +90,7 @@ class TieredLife(Life):
             raise
 
     def copy_all(self) -> None:
-        while self.copy is not None or next_to_copy(self.tiered.segments) is not None:
+        while self.copy is not None or self._next_to_copy() is not None:
             self.copy_a_step()
 
     def evict(self) -> None:
@@ -92,20 +104,40 @@ class TieredLife(Life):
 
     def check_placement(self) -> None:
         """Each segment is whole where its state says, and nowhere else."""
-        log = self.tiered
-        on_ssd = sizes(self, "logs/lives-0")
-        on_hdd = {base: (hdd, size) for hdd in HDDS for base, size in sizes(self, f"{hdd}/lives-0-tier").items()}
+        log, folder = self.tiered, f"{self.folder}-tier"
+        hdds = [hdd for hdd in HDDS if hdd not in self.lost]
+        on_ssd = sizes(self.disk, f"logs/{self.folder}")
+        on_hdd = {base: (hdd, size) for hdd in hdds for base, size in sizes(self.disk, f"{hdd}/{folder}").items()}
         for segment in log.segments:
             check_segment(segment, segment is log.segments[-1], on_ssd, on_hdd)
-            check_indexes(self, segment)
+            check_indexes(self.disk, segment)
+            if segment.state is SegmentState.Cached:
+                name = f"{segment.base_offset:020d}{LOG_SUFFIX}"
+                copy = self.disk.read(f"{on_hdd[segment.base_offset][0]}/{folder}/{name}")
+                assert copy == self.disk.read(f"logs/{self.folder}/{name}"), f"{name}: another copy"
         known = set(log.segment_offsets)
         assert set(on_ssd) <= known, "an orphan on the SSD"
         assert set(on_hdd) <= known, "an orphan on an HDD"
-        count = sum(len(sizes(self, f"{hdd}/lives-0-tier")) for hdd in HDDS)
+        count = sum(len(sizes(self.disk, f"{hdd}/{folder}")) for hdd in hdds)
         assert count == len(on_hdd), "a segment is on two HDDs"
         if self.copy is None:
-            left = [name for hdd in HDDS for name in listed(self, f"{hdd}/lives-0-tier") if name.endswith(COPYING)]
+            left = [name for hdd in hdds for name in listed(self.disk, f"{hdd}/{folder}") if name.endswith(COPYING)]
             assert not left, left
+
+
+class TieredLife(OnTwoTiers, Life):
+    folder = "lives-0"
+
+    def _open(self) -> LogDirectory:
+        return self.open_tiers(SETTINGS)
+
+    def operations(self) -> list[Callable[[], None]]:
+        return [*super().operations(), *[self.copy_a_step] * 14, self.copy_all, *[self.evict] * 3, self.place]
+
+    def close(self) -> None:
+        super().close()
+        for one in self.hdds:
+            one.close()
 
     def check(self, end: int) -> None:
         self.check_placement()
@@ -130,25 +162,25 @@ def check_segment(segment: Segment, is_last: bool, on_ssd: dict[int, int], on_hd
         assert base not in on_hdd, f"{base} is {state.name}"
 
 
-def check_indexes(life: TieredLife, segment: Segment) -> None:
+def check_indexes(disk: MemoryDisk, segment: Segment) -> None:
     """A segment that an HDD alone has was sealed there, or copied with what was derived from it."""
     if segment.state is SegmentState.WithoutCache:
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             path = segment.path_of(suffix)
-            assert path.rpartition("/")[2] in listed(life, path.rpartition("/")[0]), f"{path} is missing"
+            assert path.rpartition("/")[2] in listed(disk, path.rpartition("/")[0]), f"{path} is missing"
 
 
-def listed(life: Life, directory: str) -> list[str]:
+def listed(disk: MemoryDisk, directory: str) -> list[str]:
     try:
-        return list(life.disk.names(directory))
+        return list(disk.names(directory))
     except FileNotFoundError:
         return []
 
 
-def sizes(life: Life, directory: str) -> dict[int, int]:
+def sizes(disk: MemoryDisk, directory: str) -> dict[int, int]:
     return {
-        base: len(life.disk.read(f"{directory}/{name}"))
-        for name in listed(life, directory)
+        base: len(disk.read(f"{directory}/{name}"))
+        for name in listed(disk, directory)
         if (base := base_offset_of(name, LOG_SUFFIX)) is not None
     }
 
