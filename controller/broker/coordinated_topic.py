@@ -35,6 +35,7 @@ from controller.protocol.produce import (
 from controller.protocol.schema import RequestValue
 from controller.storage import PartitionLog, StorageError
 from controller.storage.batches import HEADER_BYTES, BatchHeader, Record, decode_records, encode_batch, headers_of
+from controller.storage.disk import is_shortage
 from controller.storage.errors import CorruptBatch
 from controller.storage.transactions import Origin
 
@@ -278,7 +279,9 @@ class CoordinatedTopic(Generic[T]):
                 for header, records in read:
                     reading.take(header, records)
                 offset = read[-1][0].next_offset
-        except StorageError as error:
+        except (OSError, StorageError) as error:
+            if isinstance(error, OSError) and not is_shortage(error):
+                error = log.health.fail(error)
             has_moved = coordinated.partition.log is not log  # to another directory
             if not has_moved:
                 self._note("error", f"{where}: the {self._what} after offset {offset} can't be read: {error}")

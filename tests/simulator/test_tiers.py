@@ -353,9 +353,9 @@ def test_a_planted_fault_is_found(
         finds()
 
 
-@pytest.mark.parametrize("seed", [2, 4])
+@pytest.mark.parametrize("seed", [2, 267])
 def test_a_seed_of_the_swarm_with_tiers_holds(seed: int) -> None:
-    """`camerlengo simulate swarm --seeds 0..4999 --tiers` runs many."""
+    """`camerlengo simulate swarm --seeds 0..4999 --tiers` runs many. 267: an SSD is lost while a coordinator reads."""
     plan = draw_plan(seed, tiers=True)
     assert parse_plan(plan_text(plan), "it") == plan
     run = run_plan(plan)
