@@ -9,6 +9,7 @@ from controller.protocol.codec import ApiKey
 from controller.protocol.control import AlterIsrPartition, ControlledShutdownResponse, RemainingPartition
 from controller.protocol.errors import ErrorCode
 from controller.trace import PartitionStateWritten
+from controller.zookeeper import paths
 from tests.core.driving import Cluster, Host
 from tests.core.test_broker_changes import cluster_of
 from tests.core.test_isr_changes import ask as alter_isr
@@ -60,6 +61,29 @@ def test_s46_the_broker_that_goes_is_told_that_it_leads_no_more() -> None:
     ask(cluster, host, 2, broker_epoch(cluster, 2))
     told = [sent for sent in host.sent[mark:] if sent.broker == 2 and sent.api is ApiKey.LEADER_AND_ISR]
     assert told[0].states()["t-0"].leader == 3
+
+
+def test_a_state_that_was_repaired_a_moment_ago_is_led_elsewhere_too() -> None:
+    cluster = Cluster()
+    cluster.topic("t", {0: (2, 3, 1)})
+    cluster.state("t", 0, 2, (3, 2, 1))
+    cluster.register(2, 3)
+    row = cluster.server.row(paths.partition_state("t", 0))
+    assert row is not None
+    assert row.data is not None
+    cluster.put(row.path, b"damaged")
+    host = cluster.host(1)
+    assert host.controller.measures.figures.quarantined == 1
+    answered: list[tuple[ControlledShutdownResponse, int]] = []
+
+    def respond(answer: ControlledShutdownResponse) -> None:
+        answered.append((answer, cluster.states()["t-0"][0]))
+
+    host.events.put(ControlledShutdownRequested(2, broker_epoch(cluster, 2), respond))
+    cluster.put(row.path, row.data)  # its event waits behind the request
+    cluster.settle()
+    assert answered == [(ControlledShutdownResponse(0, (), ""), 3)]
+    cluster.check(errors=True)
 
 
 def test_it_can_ask_again_and_is_elected_nowhere_until_it_is_back() -> None:

@@ -6,13 +6,15 @@ import numpy as np
 
 from controller.core import state_changes
 from controller.core.context import NO_BROKER, NO_STATE, Bools, Replicas, Rows
-from controller.core.events import ControlledShutdownRequested
+from controller.core.events import ControlledShutdownRequested, ReassignmentIsrChange
+from controller.core.handlers.reassignment import reassignment_isr_change
 from controller.core.leadership import Term
 from controller.core.request_batch import RequestBatch
 from controller.core.shutdown_safety import held_back
 from controller.core.state_changes import CONTROLLED_SHUTDOWN
 from controller.protocol.control import NO_BROKER_EPOCH, ControlledShutdownResponse, RemainingPartition
 from controller.protocol.errors import ErrorCode
+from controller.zookeeper import paths
 
 
 async def controlled_shutdown(term: Term, event: ControlledShutdownRequested) -> None:
@@ -31,6 +33,7 @@ async def controlled_shutdown(term: Term, event: ControlledShutdownRequested) ->
     checked = term.settings.shutdown_check and not event.forced
     term.note("info", f"broker {broker} is shutting down{'' if checked else ', whatever it leaves in sync'}")
     context.mark_shutting_down(broker)
+    await _look_at_unusable(term, broker)
     replicas = _replicas_to_act_on(term, broker)
     reason, held = "", replicas.rows[:0]
     if checked:
@@ -51,6 +54,15 @@ async def controlled_shutdown(term: Term, event: ControlledShutdownRequested) ->
     await state_changes.take_replicas_offline(term, follows, batch)
     batch.send()
     event.respond(ControlledShutdownResponse(int(ErrorCode.NONE), _remaining(term, broker, held), reason))
+
+
+async def _look_at_unusable(term: Term, broker: int) -> None:
+    """Read the states in quarantine again: one may be repaired, and its event wait behind this one."""
+    table, rows = term.context.partitions, term.context.replicas_on([broker]).rows
+    without = [table.topic_and_partition(row) for row in rows[table.zk_version[rows] == NO_STATE].tolist()]
+    for topic, partition in without:
+        if paths.partition_state(topic, partition) in term.context.quarantine:
+            await reassignment_isr_change(term, ReassignmentIsrChange(topic, partition))
 
 
 def _without(replicas: Replicas, held: Rows) -> Replicas:
