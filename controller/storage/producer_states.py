@@ -11,8 +11,10 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from heapq import heapify, heappop, heapreplace
+from itertools import takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -40,6 +42,9 @@ from controller.storage.transactions import (
 KEPT_BATCHES = 5
 """As many as a producer may have in flight; a batch before these is no longer known as a duplicate."""
 
+LOOK_BACK = 500
+"""Records before a snapshot's offset whose batches are read when it is loaded."""
+
 EVICTED_AT_ONCE = 1_000
 """Producer ids beyond a broker's limit: some milliseconds."""
 
@@ -55,6 +60,16 @@ class KnownBatch(msgspec.Struct, frozen=True, gc=False):
     base_offset: int
     last_offset: int
     timestamp_ms: int
+
+
+def _batch_of(header: BatchHeader) -> KnownBatch:
+    return KnownBatch(
+        header.base_sequence,
+        header.last_sequence,
+        header.base_offset,
+        header.last_offset,
+        header.max_timestamp_ms,
+    )
 
 
 class Producer(NamedTuple):
@@ -189,14 +204,7 @@ class ProducerStates:
             first_offset = header.base_offset
             self._open[first_offset] = header.producer_id
         if header.base_sequence != NO_SEQUENCE:  # a control batch has none
-            batch = KnownBatch(
-                header.base_sequence,
-                header.last_sequence,
-                header.base_offset,
-                header.last_offset,
-                header.max_timestamp_ms,
-            )
-            batches = (*batches[1 - KEPT_BATCHES :], batch)
+            batches = (*batches[1 - KEPT_BATCHES :], _batch_of(header))
         producers[header.producer_id] = Producer(
             header.producer_epoch,
             header.max_timestamp_ms,
@@ -208,6 +216,20 @@ class ProducerStates:
         if producer is not None:
             producers.move_to_end(header.producer_id)
         return producer is None
+
+    def look_back(self, headers: Iterable[BatchHeader]) -> None:
+        """Know the batches before each producer's last one, too, as far as they are among these, in the log's order."""
+        found: dict[int, tuple[KnownBatch, ...]] = {}
+        for header in headers:
+            producer = self.producer(header.producer_id)
+            if producer is None or producer.epoch != header.producer_epoch or not producer.batches:
+                continue
+            if header.base_sequence != NO_SEQUENCE and header.last_offset < producer.batches[0].last_offset:
+                found[header.producer_id] = (*found.get(header.producer_id, ())[1 - KEPT_BATCHES :], _batch_of(header))
+        for producer_id, batches in found.items():
+            producer = self._known[producer_id]
+            kept = (*batches, *producer.batches)[-KEPT_BATCHES:]
+            self._known[producer_id] = producer._replace(batches=kept)
 
     # Transactions.
 
@@ -411,6 +433,13 @@ def _marker_at(segment: Segment, position: int, header: BatchHeader) -> Marker |
     return marker_of(header, segment.file.read_at(position + HEADER_BYTES, header.size_bytes - HEADER_BYTES))
 
 
+def _look_back(states: ProducerStates, segments: Sequence[Segment], offset: int) -> None:
+    if len(states) and segments and segments[-1].base_offset < offset:
+        headers = (header for _, header in segments[-1].headers_from(offset - LOOK_BACK))
+        with suppress(CorruptLog):  # what a snapshot covers is not checked at a start
+            states.look_back(takewhile(lambda header: header.base_offset < offset, headers))
+
+
 def restore(
     disk: Disk,
     directory: str,
@@ -420,6 +449,8 @@ def restore(
     unsound_from: int | None = None,
 ) -> ProducerStates:
     """The states at the log's end: from the newest of the `snapshots` that can be read, and the batches after it.
+    Of the last batches before it, which a snapshot does not keep, those in the last segment are known, too: a producer
+    that sends them again after a restart gets their offsets. Kafka refuses them as out of order.
     Those that are beyond the end, or can't be read, are removed. `unsound_from`: of segments that begin there or later
     the transaction index is made again, which takes a snapshot that is not later."""
     states, offset = ProducerStates(), 0
@@ -432,6 +463,7 @@ def restore(
             continue
         try:
             states, offset = ProducerStates.decode(path, disk.read(path)), found
+            _look_back(states, segments, offset)
             break
         except CorruptLog:  # of a derived file: what it held is in the log
             disk.remove(path)

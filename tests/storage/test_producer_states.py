@@ -14,6 +14,7 @@ from controller.machine.disk import MemoryDisk
 from controller.storage import LogDirectory, LogSettings
 from controller.storage.batches import BatchHeader
 from controller.storage.disk_files import FileDisk
+from controller.storage.errors import SequenceOutOfOrder
 from controller.storage.log import PartitionLog
 from controller.storage.producer_states import ProducerStates
 from tests.processes import eventually
@@ -56,6 +57,24 @@ def test_a_follower_and_a_restart_keep_the_bound_too() -> None:
     again = PartitionLog(disk, "log", settings, Clock())
     again.append_as_leader(batch(producer=(99, 0, 0)), 0)
     assert len(again.producers) == 5
+
+
+def test_all_batches_in_flight_are_known_after_a_restart() -> None:
+    """A snapshot keeps the last of each producer alone; a producer may send five again."""
+    disk = MemoryDisk()
+    directory = LogDirectory(disk, "/d", lambda _: LogSettings(), Clock())
+    log = directory.create(KEY)
+    for sequence in range(7):
+        log.append_as_leader(batch(producer=(1, 0, sequence)), 0)
+        log.append_as_leader(batch(producer=(2, 1, sequence)), 0)
+    directory.close()
+    again = LogDirectory(disk, "/d", lambda _: LogSettings(), Clock()).logs[KEY]
+    for sequence in range(2, 7):
+        appended = again.append_as_leader(batch(producer=(1, 0, sequence)), 0)
+        assert (appended.duplicate, appended.base_offset) == (True, 2 * sequence)
+    with pytest.raises(SequenceOutOfOrder):
+        again.append_as_leader(batch(producer=(1, 0, 1)), 0)
+    assert not again.append_as_leader(batch(producer=(2, 1, 7)), 0).duplicate
 
 
 def test_producers_expire_without_a_roll() -> None:
