@@ -134,10 +134,10 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages and benchmarks": (lines, 119_580),
-    "files of the packages and benchmarks": (files, 460),
-    "lines of the packages": (lambda: lines(PACKAGES), 107_148),
-    "files of the packages": (lambda: files(PACKAGES), 422),
+    "lines of the packages and benchmarks": (lines, 119_911),
+    "files of the packages and benchmarks": (files, 461),
+    "lines of the packages": (lambda: lines(PACKAGES), 107_397),
+    "files of the packages": (lambda: files(PACKAGES), 423),
     "public classes that share a name": (lambda: len(shared_class_names()), 1),
     "lines of the packages with replaced words": (lines_with_replaced_words, 0),
     "lines of README and docs with replaced words": (lines_with_replaced_words_in_docs, 0),

@@ -4,12 +4,13 @@ Requests of several sizes are sent to a broker one after the other, and the CPU 
 read from the kernel (`schedstat`, ns). A JVM's network threads, by their names in `jcmd PID Thread.print`, are counted
 apart. Kafka's brokers have a second listener with TLS, and get batches with lz4 besides: a connection with TLS costs
 their network threads more, a compressed batch their handlers. Each service time is a coefficient of the least squares
-fit. Clients' times are those of Kafka's Java clients if KAFKA_HOME names a Kafka: CPU of runs with different numbers of
-records and requests.
+fit. Clients' times are those of Kafka's Java clients: CPU of a consumer, and of the application's and the sender's
+threads of Trogdor's ProduceBench with random values and lz4, through TLS where the brokers have it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -32,6 +33,7 @@ from controller.hosts.local_cluster import LocalCluster
 from controller.labs.latency.cluster_model import ServiceTimes
 from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
 from controller.protocol.fetch import (
+    CONSUMER,
     LATEST_TIMESTAMP,
     FetchPartition,
     FetchRequest,
@@ -50,10 +52,13 @@ from tests.benchmarks.common import CouldNotRun, progress
 from tests.interop.kafka import FULL_SPEED, Kafka, KafkaCluster, jars_of
 
 SESSIONS = (1, 100, 400)
+FOLLOWED_ANYWAY, FOLLOWED = 32, 400
+"""Partitions that a follower has, and those that it has besides in a second measurement."""
 SHAPES = ((1, 1), (1, 31), (1, 120), (8, 4), (8, 31), (32, 4))
 """(partitions, records of 516 bytes for each) of the produce requests."""
 PARTITIONS = 440
 TOPIC = "calibration"
+FOLLOWED_TOPIC = TOPIC + "-3"
 FETCHES = ((1, 1), (1, 31), (1, 120), (8, 31), (32, 4))
 PACKED = ((1, 31), (1, 120), (8, 31), (32, 4))
 """As SHAPES, of the produce requests with lz4."""
@@ -62,9 +67,18 @@ CROWD = 64
 """Connections that send at once."""
 CROWD_SHAPES = ((1, 1), (1, 31), (8, 4), (8, 31))
 LZ4 = 3
-BATCHED = ("batch.size=16384", "linger.ms=5")
+BENCHES = (
+    (400_000, 1, 10_000_000, "16384", "5", (1.0, 1 / 29, 1 / 29)),
+    (60_000, 1, 10_000_000, "1", "0", (1.0, 1.0, 1.0)),
+    (120_000, 100, 20_000, "16384", "1000", (1.0, 1 / 20, 2 / 2_000)),
+    (120_000, 400, 16_000, "16384", "1000", (1.0, 1 / 4, 2 / 1_600)),
+)
+"""Of a ProduceBench: records, partitions, records/s, batch.size, linger.ms; and for each record records, batches and
+requests, of two brokers. What a period allows is flushed; a batch of 16 KB takes 29 records, as the producer supposes
+them to grow by 5% when they are compressed."""
 ROUNDS = 12
 _ANSWER_LIMIT_S = 20.0
+_BENCH_LIMIT_S = 60.0
 
 
 class Connection:
@@ -247,7 +261,7 @@ class Calibration:
         connection = Connection(self.at(1))
         secured = self._secured()
         self.topic(TOPIC, PARTITIONS, 1)
-        self.topic(TOPIC + "-2", 32, 2)
+        self.topic(TOPIC + "-2", FOLLOWED_ANYWAY, 2)
         produce = [self._produced(connection, pids[1], *shape, 1) for shape in SHAPES]
         follow = [self._produced(connection, pids[2], *shape, 2) for shape in SHAPES]
         fetch = [self._fetched(connection, pids[1], *shape) for shape in FETCHES]
@@ -259,13 +273,15 @@ class Calibration:
         crowd = [self._crowd(pids[1], *shape) for shape in CROWD_SHAPES if self._network]
         empty = Connection(self.at(1))
         session = [self._session(empty, pids[1], count) for count in SESSIONS]
+        waiting = [self._session(empty, pids[1], count, wait_ms=1) for count in SESSIONS]
         families = {"produce": produce, "fetch": fetch, "fetch session": session, "follow": follow}
-        families |= {"produce lz4": packed, "tls": tls, "produce of a crowd": crowd}
-        for number in range(ROUNDS):
-            progress(f"round {number + 1} of {ROUNDS}")
-            for points in families.values():
-                for point in points:
-                    point.measure(self._seconds / ROUNDS)
+        families |= {"produce lz4": packed, "tls": tls, "produce of a crowd": crowd, "fetch that waits": waiting}
+        self._measure(families)
+        self.topic(FOLLOWED_TOPIC, FOLLOWED, 2)
+        after = [self._produced(connection, pids[2], *shape, 2, idle=FOLLOWED) for shape in SHAPES[:3]]
+        replica = [self._session(empty, pids[1], count, replica=2) for count in SESSIONS[:2] + (FOLLOWED,)]
+        families |= {"follow": [*follow, *after], "fetch of a follower": replica}
+        self._measure({"follow": after, "fetch of a follower": replica})
         for one in (connection, empty, *self._open, *(() if secured is None else (secured,))):
             one.close()
         fits = {}
@@ -274,26 +290,41 @@ class Calibration:
             fits[name] = fitted([point.row for point in points], [point.cost_us for point in points])
         bootstrap = self._cluster.bootstrap_servers
         request_us, *found_us = fits["fetch"]
-        handlers = [*fits["produce"], request_us, fits["fetch session"][1], *found_us, *fits["follow"]]
-        clients = java_clients(self._kafka, bootstrap)
-        times = ServiceTimes(*[*handlers, *clients, *self._network_fit("network", produce + fetch)])
+        *follow_us, follow_session_us = fits["follow"]
+        session_us = fits["fetch session"][1]
+        handlers = [*fits["produce"], request_us, session_us, *found_us, *follow_us]
+        clients, self.points["benches"] = producers(self._kafka, self._cluster)
+        times = replace(
+            ServiceTimes(*[*handlers, 0.0, 0.0, polling(self._kafka, bootstrap)]),
+            **clients,
+            replica_session_us=fits["fetch of a follower"][1],
+            wait_session_us=max(fits["fetch that waits"][1] - 2 * session_us, 0.0),
+            follow_session_us=follow_session_us,
+        )
         if not isinstance(self._cluster, TlsKafkaCluster):
             return times
+        plain_us, plain_byte_us = self._network_fit("network", produce + fetch)
+        times = replace(times, network_us=plain_us, network_byte_us=plain_byte_us)
         rows = [(*point.row, 0.0) for point in produce] + [point.row for point in packed]
         unpack_us = fitted(rows, [point.cost_us for point in produce + packed])[3]
         network_us, byte_us = self._network_fit("network with TLS", tls)
-        pack_us = packing(self._kafka, bootstrap)
         handler_us = min(fitted([one.row for one in crowd], [one.cost_us for one in crowd])[0], times.produce_us)
         crowd_us = min(self._network_fit("network of a crowd", crowd)[0], times.network_us)
         return replace(
             times,
             tls_network_us=network_us,
             tls_network_byte_us=byte_us,
-            pack_byte_us=pack_us,
             unpack_byte_us=unpack_us,
             handler_wake_us=times.produce_us - handler_us,
             network_wake_us=(times.network_us - crowd_us) / 2,
         )
+
+    def _measure(self, families: Mapping[str, Sequence[Point]]) -> None:
+        for number in range(ROUNDS):
+            progress(f"round {number + 1} of {ROUNDS}")
+            for points in families.values():
+                for point in points:
+                    point.measure(self._seconds / ROUNDS)
 
     def _secured(self) -> Connection | None:
         if not isinstance(self._cluster, TlsKafkaCluster):
@@ -304,19 +335,26 @@ class Calibration:
 
     def _network_fit(self, name: str, points: Sequence[Point]) -> list[float]:
         """µs for a request with its response, and for a byte of either."""
-        if not self._network:
-            return [0.0, 0.0]
         rows = [(1.0, point.row[2]) for point in points]
         costs_us = [point.network_us for point in points]
         self.points[name] = list(zip(rows, costs_us, strict=True))
         return fitted(rows, costs_us)
 
     def _produced(
-        self, connection: Connection, pid: int, partitions: int, records: int, replicas: int, *, packed: bool = False
+        self,
+        connection: Connection,
+        pid: int,
+        partitions: int,
+        records: int,
+        replicas: int,
+        *,
+        packed: bool = False,
+        idle: int = 0,
     ) -> Point:
-        """`packed`: constant values with lz4, to partitions that nothing else uses."""
+        """`packed`: with lz4, to partitions that nothing else uses. `idle`: partitions that a follower has besides."""
         now_ms = int(time.time() * 1_000)  # old records would be deleted
-        batch = _packed_batch(records, now_ms) if packed else _random_batch(records, now_ms)
+        found = _random(records, now_ms)
+        batch = _packed_batch(found) if packed else encode_batch(found)
         parts = tuple(ProducePartition(index + PACKED_FROM * packed, batch) for index in range(partitions))
         topic = TOPIC if replicas == 1 else TOPIC + "-2"
         value = ProduceRequest(1 if replicas == 1 else -1, 10_000, (ProduceTopic(topic, parts),))
@@ -330,7 +368,9 @@ class Calibration:
             raise CouldNotRun(f"a produce of the calibration failed with error {wrong}")
         row: tuple[float, ...] = (1.0, float(partitions), float(partitions * len(batch)))
         if packed:
-            row = (*row, float(partitions * len(_payload(_constant(records, now_ms)))))
+            row = (*row, float(partitions * len(_payload(found))))
+        elif replicas > 1:
+            row = (*row, float(FOLLOWED_ANYWAY + idle))
         return Point(row, pid, lambda: connection.exchange(frame), self._network.get(pid, frozenset()))
 
     def _crowd(self, pid: int, partitions: int, records: int) -> Point:
@@ -359,18 +399,24 @@ class Calibration:
         row = (1.0, float(partitions), float(size))
         return Point(row, pid, lambda: connection.exchange(frame), self._network.get(pid, frozenset()))
 
-    def _session(self, connection: Connection, pid: int, partitions: int) -> Point:
-        """Incremental fetches of a session of idle partitions: nothing is found."""
-        ends = self._ends(connection, range(PARTITIONS - partitions, PARTITIONS))
+    def _session(
+        self, connection: Connection, pid: int, partitions: int, *, wait_ms: int = 0, replica: int = CONSUMER
+    ) -> Point:
+        """Incremental fetches of a session of idle partitions: nothing is found. `replica`: the follower that fetches.
+        It is at the end of its partitions, too, so that the leader learns nothing new."""
+        if replica == CONSUMER:
+            topic, ends = TOPIC, self._ends(connection, range(PARTITIONS - partitions, PARTITIONS))
+        else:
+            topic, ends = FOLLOWED_TOPIC, dict.fromkeys(range(partitions), 0)
         asked = tuple(FetchPartition(index, ends[index], 1_000) for index in ends)
-        begin = FetchRequest(0, 0, (FetchTopic(TOPIC, asked),), session_epoch=0)
+        begin = FetchRequest(0, 0, (FetchTopic(topic, asked),), replica, session_epoch=0)
         session = cast(FetchResponse, connection.ask(ApiKey.FETCH, 11, begin)).session_id
         epoch = 0
 
         def again() -> None:
             nonlocal epoch
             epoch += 1
-            value = FetchRequest(0, 0, (), session_id=session, session_epoch=epoch)
+            value = FetchRequest(wait_ms, min(wait_ms, 1), (), replica, session_id=session, session_epoch=epoch)
             connection.exchange(encode_request(RequestHeader(ApiKey.FETCH, 11, 1, "calibration"), value))
 
         return Point((1.0, float(partitions)), pid, again, self._network.get(pid, frozenset()))
@@ -381,51 +427,28 @@ class Calibration:
         return {one.partition_index: one.offset for one in answer.topics[0].partitions}
 
 
-def _random_batch(records: int, now_ms: int) -> bytes:
-    random = np.random.default_rng(1)
-    return encode_batch([Record(number, now_ms, b"key0", random.bytes(512)) for number in range(records)])
-
-
-def _packed_batch(records: int, now_ms: int) -> bytes:
+def _packed_batch(records: Sequence[Record]) -> bytes:
     import cramjam
 
-    found = _constant(records, now_ms)
     compressor = cramjam.lz4.Compressor(block_linked=False)
-    compressor.compress(_payload(found))
-    return encode_batch(found, attributes=LZ4, payload=bytes(compressor.finish()))
+    compressor.compress(_payload(records))
+    return encode_batch(records, attributes=LZ4, payload=bytes(compressor.finish()))
 
 
-def _constant(records: int, now_ms: int) -> list[Record]:
-    return [Record(number, now_ms, number.to_bytes(4, "little"), bytes(512)) for number in range(records)]
+def _random(records: int, now_ms: int) -> list[Record]:
+    random = np.random.default_rng(1)
+    return [Record(number, now_ms, number.to_bytes(4, "little"), random.bytes(512)) for number in range(records)]
 
 
 def _payload(records: Sequence[Record]) -> bytes:
     return encode_batch(records)[HEADER_BYTES:]
 
 
-def packing(kafka: Kafka, bootstrap: str) -> float:
-    """µs of Kafka's Java producer for each byte that it compresses with lz4, of constant values; what it then sends the
-    less is counted, too. 0 if that is more."""
-    with tempfile.NamedTemporaryFile("w", dir=kafka.folder) as payload:
-        payload.write("0" * 512 + "\n")
-        payload.flush()
-        words = ("--payload-file", payload.name)
-        plain_us, packed_us = (
-            _record_us(kafka, bootstrap, words, f"compression.type={one}", *BATCHED) for one in ("none", "lz4")
-        )
-    return max(packed_us - plain_us, 0.0) / 521
-
-
-def _record_us(kafka: Kafka, bootstrap: str, payload: Sequence[str], *settings: str) -> float:
-    """CPU of a producer for a record."""
-    few_s, many_s = (_produce_s(kafka, bootstrap, count, payload, *settings) for count in (2_000, 302_000))
-    return (many_s - few_s) / 300_000 * 1e6
-
-
-def _produce_s(kafka: Kafka, bootstrap: str, records: int, payload: Sequence[str], *settings: str) -> float:
-    words = ("--topic", TOPIC, "--num-records", str(records), *payload, "--throughput", "-1")
-    properties = ("--producer-props", f"bootstrap.servers={bootstrap}", "acks=1", *settings)
-    return _cpu_s(kafka, "org.apache.kafka.tools.ProducerPerformance", *words, *properties)
+def polling(kafka: Kafka, bootstrap: str) -> float:
+    """µs of Kafka's Java consumer for a record."""
+    words = ("--topic", TOPIC, "--bootstrap-server", bootstrap, "--timeout", "20000", "--messages")
+    few_s, many_s = (_cpu_s(kafka, "kafka.tools.ConsumerPerformance", *words, one) for one in ("2000", "202000"))
+    return (many_s - few_s) / 200_000 * 1e6
 
 
 def _cpu_s(kafka: Kafka, main: str, *words: str) -> float:
@@ -437,19 +460,78 @@ def _cpu_s(kafka: Kafka, main: str, *words: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def java_clients(kafka: Kafka, bootstrap: str) -> tuple[float, float, float]:
-    """µs of Kafka's Java clients: of an application and producer for a record, of the sender for a request, of a
-    consumer for a record. Kafka's performance tools, whose CPU beyond that of a short run counts."""
+def producers(kafka: Kafka, cluster: LocalCluster) -> tuple[dict[str, float], list[tuple[tuple[float, ...], float]]]:
+    """µs of Kafka's Java producer in Trogdor's ProduceBench: of the application's thread for a record and for a batch,
+    of the sender's for a request, a batch and a record. A run with many records less one with a third of them counts,
+    so that what a JVM does once does not."""
+    rows: list[tuple[float, ...]] = []
+    application_us, sender_us = list[float](), list[float]()
+    for number, (records, partitions, rate, size, linger_ms, row) in enumerate(BENCHES):
+        progress(f"ProduceBench {number + 1} of {len(BENCHES)}")
+        cpus = []
+        for count in (records // 3, records):
+            spec: dict[str, Any] = {
+                "class": "org.apache.kafka.trogdor.workload.ProduceBenchSpec",
+                "durationMs": 600_000,
+                "producerNode": "node0",
+                "bootstrapServers": cluster.bootstrap_servers,
+                "targetMessagesPerSec": rate,
+                "maxMessages": count,
+                "valueGenerator": {"type": "uniformRandom", "size": 512},
+                "producerConf": {"acks": "1", "linger.ms": linger_ms, "batch.size": size, "compression.type": "lz4"},
+                "activeTopics": {f"bench-{number}": {"numPartitions": partitions, "replicationFactor": 1}},
+            }
+            if isinstance(cluster, TlsKafkaCluster):
+                spec["bootstrapServers"] = cluster.tls_servers
+                spec["commonClientConf"] = {
+                    "security.protocol": "SSL",
+                    "ssl.truststore.type": "PEM",
+                    "ssl.truststore.location": str(cluster.authority),
+                }
+            cpus.append(_bench(kafka, spec))
+        rows.append(row)
+        for costs_us, few_s, many_s in zip((application_us, sender_us), *cpus, strict=True):
+            costs_us.append((many_s - few_s) / (records - records // 3) * 1e6)
+    send_us, batch_us = fitted([row[:2] for row in rows], application_us)
+    record_us, sender_batch_us, request_us = fitted(rows, sender_us)
+    found = {"send_us": send_us, "batch_us": batch_us, "sender_us": request_us}
+    found |= {"sender_batch_us": sender_batch_us, "sender_record_us": record_us}
+    points = [*zip(rows, application_us, strict=True), *zip(rows, sender_us, strict=True)]
+    return found, points
 
-    size = ("--record-size", "512")
-    send_us = _record_us(kafka, bootstrap, size, *BATCHED)
-    few_s, many_s = (
-        _produce_s(kafka, bootstrap, count, size, "batch.size=1", "linger.ms=0") for count in (2_000, 42_000)
-    )
-    sender_us = max((many_s - few_s) / 40_000 * 1e6 - send_us, 0.0)
-    consume = ("kafka.tools.ConsumerPerformance", "--topic", TOPIC, "--bootstrap-server", bootstrap, "--messages")
-    few_s, many_s = (_cpu_s(kafka, *consume, str(count), "--timeout", "20000") for count in (2_000, 202_000))
-    return send_us, sender_us, (many_s - few_s) / 200_000 * 1e6
+
+def _bench(kafka: Kafka, spec: Mapping[str, Any]) -> tuple[float, float]:
+    """CPU in s of the threads of a ProduceBench: of the application and of the sender, as last seen."""
+    (kafka.folder / "spec.json").write_text(json.dumps(spec))
+    with socket.create_server(("", 0)) as held:
+        port = held.getsockname()[1]
+    nodes = {"node0": {"hostname": "localhost", "trogdor.agent.port": port}}
+    config = {"platform": "org.apache.kafka.trogdor.basic.BasicPlatform", "nodes": nodes}
+    (kafka.folder / "agent.json").write_text(json.dumps(config))
+    words = ("-n", "node0", "-c", str(kafka.folder / "agent.json"), "--exec", str(kafka.folder / "spec.json"))
+    command = kafka.command("tool", FULL_SPEED, "org.apache.kafka.trogdor.agent.Agent", *words)
+    command[command.index("-cp") + 1] += f":{kafka.jars}/trogdor/*"  # a build from source may keep Trogdor's own there
+    names = ("ProduceBenchWor", "kafka-producer-")
+    seen_s: dict[tuple[str, str], float] = {}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            until_s = time.monotonic() + _BENCH_LIMIT_S
+            while process.poll() is None and time.monotonic() < until_s:
+                for task in Path(f"/proc/{process.pid}/task").iterdir():
+                    try:
+                        name = (task / "comm").read_text().strip()
+                        if name in names:
+                            seen_s[name, task.name] = int((task / "schedstat").read_text().split()[0]) / 1e9
+                    except OSError:
+                        continue  # the thread has ended
+                time.sleep(0.02)
+        finally:
+            process.kill()
+        said = "" if process.stdout is None else process.stdout.read()
+    if "Task succeeded" not in said:
+        raise CouldNotRun(f"Trogdor's ProduceBench did not end well: {said[-1_000:]}")
+    application_s, sender_s = (sum(cpu for (one, _), cpu in seen_s.items() if one == name) for name in names)
+    return application_s, sender_s
 
 
 def calibrate(system: str, seconds: float) -> tuple[ServiceTimes, dict[str, Any]]:

@@ -1,11 +1,10 @@
 """A queueing model of brokers, replication and consumers in virtual time: where records wait, and for how long.
 
 A broker's handlers are one queue with `threads` servers. Service times are measured (`ServiceTimes`). A thread works
-on a core; with `cores` those of a machine are shared by all of its threads: work runs to its end, and waits for a core
-in the order of its coming. Followers and consumers fetch as Kafka's do: one fetch is outstanding, in a session of all
-partitions that they read from a broker; a fetch that finds nothing waits; the next fetch of a follower says what it
-has. Records exist as batches. The latencies of the records within one are computed from the times at which they were
-sent. Nothing fails here.
+on a core; with `cores` those of a machine are shared by all of its threads (machines.py). Followers and consumers
+fetch as Kafka's do: one fetch is outstanding, in a session of all partitions that they read from a broker; a fetch
+that finds nothing waits; the next fetch of a follower says what it has. Records exist as batches. The latencies of
+the records within one are computed from the times at which they were sent. Nothing fails here.
 
 With `network_threads` a broker is as Kafka's SocketServer: a connection belongs to one network thread, which reads its
 requests and sends its responses from its response queue. While a request of a connection is not answered the connection
@@ -15,26 +14,27 @@ leader and fetcher (AbstractFetcherManager). Without, one thread does all, as in
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from controller.labs.latency.machines import Cores, Station, Threads, VirtualTime
+
 
 class ServiceTimes(msgspec.Struct, frozen=True):
     """CPU time in µs. A produce: for the request, for each of its partitions, for each byte. A fetch: for the request,
-    for each partition of its session, for each that has records, for each byte. `follow`: what a follower does with a
-    response and for its next fetch. `send_us`: of a producer's application for a record; `sender_us`: of its sender
-    thread for a request. `poll_us`: of a consumer for a record. `network_us`, `network_byte_us`: of a broker's network
-    thread for a request and its response, and for each byte of either; `tls_network_us`, `tls_network_byte_us`: the
-    same for a connection with TLS. `pack_byte_us`: of an application for each byte that its producer compresses.
-    `unpack_byte_us`: of a leader that validates a compressed batch, for each byte of its records. `handler_wake_us`,
-    `network_wake_us`: what such a thread saves if the next work is there before it sleeps; the others were measured
-    with one request at a time."""
+    for each partition of its session, for each that has records, for each byte; `replica_session_us`: for each
+    partition of a follower's session instead; `wait_session_us`: beside, of a fetch that finds nothing and waits.
+    `follow`: what a follower does with a response and for its next fetch, the same. `send_us`, `batch_us`: of a
+    producer's application for a record and for a batch that it opens, `sender_us`, `sender_batch_us`,
+    `sender_record_us`: of its sender thread. `poll_us`: of a consumer for a record. `network_us`,
+    `network_byte_us`: of a broker's network thread for a request and its response, and for each byte of either;
+    `tls_network_us`, `tls_network_byte_us`: the same for a connection with TLS. `unpack_byte_us`: of a leader that
+    validates a compressed batch, for each byte of its records. `handler_wake_us`, `network_wake_us`: what such a
+    thread saves if the next work is there before it sleeps; the others were measured with one request at a time."""
 
     produce_us: float
     produce_partition_us: float
@@ -53,10 +53,15 @@ class ServiceTimes(msgspec.Struct, frozen=True):
     network_byte_us: float = 0.0
     tls_network_us: float = 0.0
     tls_network_byte_us: float = 0.0
-    pack_byte_us: float = 0.0
     unpack_byte_us: float = 0.0
     handler_wake_us: float = 0.0
     network_wake_us: float = 0.0
+    batch_us: float = 0.0
+    sender_batch_us: float = 0.0
+    sender_record_us: float = 0.0
+    replica_session_us: float = 0.0
+    wait_session_us: float = 0.0
+    follow_session_us: float = 0.0
 
     def network_s(self, size_bytes: int, *, tls: bool = False) -> float:
         """Of a request or of a response: each is taken for half of what both cost."""
@@ -69,12 +74,16 @@ class ServiceTimes(msgspec.Struct, frozen=True):
         bytes_us = self.produce_byte_us * size_bytes + self.unpack_byte_us * packed_bytes
         return (self.produce_us + self.produce_partition_us * partitions + bytes_us) / 1e6
 
-    def fetch_s(self, session: int, partitions: int, size_bytes: int) -> float:
-        found_us = self.fetch_partition_us * partitions + self.fetch_byte_us * size_bytes
-        return (self.fetch_us + self.fetch_session_us * session + found_us) / 1e6
+    def fetch_s(self, reader: FetchModel, size_bytes: int) -> float:
+        session_us = self.replica_session_us if reader.is_follower else self.fetch_session_us
+        found_us = self.fetch_partition_us * len(reader.fresh) + self.fetch_byte_us * size_bytes
+        if not reader.fresh:
+            session_us += self.wait_session_us
+        return (self.fetch_us + session_us * reader.session + found_us) / 1e6
 
-    def follow_s(self, partitions: int, size_bytes: int) -> float:
-        return (self.follow_us + self.follow_partition_us * partitions + self.follow_byte_us * size_bytes) / 1e6
+    def follow_s(self, session: int, partitions: int, size_bytes: int) -> float:
+        found_us = self.follow_partition_us * partitions + self.follow_byte_us * size_bytes
+        return (self.follow_us + self.follow_session_us * session + found_us) / 1e6
 
 
 class ClusterShape(msgspec.Struct, frozen=True):
@@ -96,145 +105,6 @@ class ClusterShape(msgspec.Struct, frozen=True):
     agents: int = 9
     one_machine: bool = False
     tls: bool = False
-
-
-class VirtualTime:
-    """Events in order of time, then of their making. Seconds."""
-
-    __slots__ = ("_events", "_number", "now_s")
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._number = 0
-
-    def at(self, time_s: float, call: Callable[..., None], *words: Any) -> None:
-        self._number += 1
-        heapq.heappush(self._events, (time_s, self._number, call, words))
-
-    def run_until(self, end_s: float) -> int:
-        """Return the number of events that ran."""
-        events, pop = self._events, heapq.heappop
-        before = len(events) - self._number
-        while events and events[0][0] <= end_s:
-            self.now_s, _, call, words = pop(events)
-            call(*words)
-        self.now_s = end_s
-        return self._number - len(events) + before
-
-
-class Station:
-    """A queue, first come first served, with some servers that share nothing."""
-
-    __slots__ = ("_free_s",)
-
-    def __init__(self, servers: int) -> None:
-        self._free_s = [0.0] * servers
-
-    def submit(self, now_s: float, service_s: float) -> float:
-        """Return when the service ends."""
-        free_s = self._free_s
-        if len(free_s) == 1:
-            end_s = free_s[0] = max(now_s, free_s[0]) + service_s
-            return end_s
-        end_s = max(now_s, free_s[0]) + service_s
-        heapq.heapreplace(free_s, end_s)
-        return end_s
-
-
-Work = tuple["Threads", float, Callable[[], None] | None, Callable[..., None], tuple[Any, ...]]
-"""Threads, service, what is called at its begin and at its end, and words for the latter."""
-
-
-class Cores:
-    """Cores that threads share: work waits for one in the order of its coming, and runs to its end. `busy_s`: work
-    done."""
-
-    __slots__ = ("_free", "_time", "_waiting", "busy_s", "count")
-
-    def __init__(self, time: VirtualTime, count: int) -> None:
-        self._time = time
-        self._free = self.count = count
-        self._waiting: deque[Work] = deque()
-        self.busy_s = 0.0
-
-    def run(self, work: Work) -> None:
-        if self._free:
-            self._free -= 1
-            self._begin(work)
-        else:
-            self._waiting.append(work)
-
-    def _begin(self, work: Work) -> None:
-        if work[2] is not None:
-            work[2]()
-        self._time.at(self._time.now_s + work[1], self._ended, work)
-
-    def _ended(self, work: Work) -> None:
-        threads, service_s, _, call, words = work
-        self.busy_s += service_s
-        if self._waiting:
-            self._begin(self._waiting.popleft())
-        else:
-            self._free += 1
-        threads.ended()
-        call(*words)
-
-
-class Threads:
-    """A queue, first come first served, of some threads. `wake_s`: what work that was queued takes less. `occupied_s`:
-    time in which threads had work, with what they waited for a core."""
-
-    __slots__ = ("_cores", "_idle", "_queue", "_since_s", "_time", "_wake_s", "count", "occupied_s")
-
-    def __init__(self, time: VirtualTime, count: int, cores: Cores | None = None, wake_s: float = 0.0) -> None:
-        self._wake_s = wake_s
-        self._time = time
-        self._cores = cores
-        self._idle = self.count = count
-        self._queue: deque[Work] = deque()
-        self._since_s = 0.0
-        self.occupied_s = 0.0
-
-    def busy_until(self, now_s: float) -> float:
-        """Time that one thread had work until now, on average."""
-        self._account(now_s)
-        return self.occupied_s / self.count
-
-    def _account(self, now_s: float) -> None:
-        self.occupied_s += (self.count - self._idle) * (now_s - self._since_s)
-        self._since_s = now_s
-
-    def submit(
-        self, service_s: float, call: Callable[..., None], *words: Any, begun: Callable[[], None] | None = None
-    ) -> None:
-        """`call` at the end of the service, `begun` at its begin."""
-        if self._idle:
-            self._account(self._time.now_s)
-            self._idle -= 1
-            self._begin((self, service_s, begun, call, words))
-        else:
-            self._queue.append((self, max(service_s - self._wake_s, 0.0), begun, call, words))
-
-    def _begin(self, work: Work) -> None:
-        if self._cores is not None:
-            self._cores.run(work)
-            return
-        if work[2] is not None:
-            work[2]()
-        self._time.at(self._time.now_s + work[1], self._alone_ended, work)
-
-    def _alone_ended(self, work: Work) -> None:
-        self.ended()
-        work[3](*work[4])
-
-    def ended(self) -> None:
-        """A thread is free for the next work."""
-        if self._queue:
-            self._begin(self._queue.popleft())
-        else:
-            self._account(self._time.now_s)
-            self._idle += 1
 
 
 class ConnectionModel:
@@ -270,7 +140,7 @@ class BrokerModel:
         self.cores = cores
         times = shape.times
         self.handlers = Threads(time, shape.threads, cores, times.handler_wake_us / 1e6)
-        self.wire = Station(1)
+        self.wire = Station()
         self.network = [Threads(time, 1, cores, times.network_wake_us / 1e6) for _ in range(shape.network_threads)]
         self.connections: dict[object, ConnectionModel] = {}
         self.produces = 0
@@ -581,14 +451,13 @@ class ClusterModel:
     def _fetch_arrived(self, reader: FetchModel) -> None:
         self.fetches += 1
         reader.asked_s = -1.0
-        fresh = len(reader.fresh)
-        service_s = self.shape.times.fetch_s(reader.session, fresh, self._unread_bytes(reader) if fresh else 0)
+        service_s = self.shape.times.fetch_s(reader, self._unread_bytes(reader))
         reader.leader.handlers.submit(service_s, self._read, reader, self.time.now_s)
 
     def _serve(self, reader: FetchModel) -> None:
         """A fetch that waited reads its partitions again."""
         asked_s, reader.asked_s = reader.asked_s, -1.0
-        service_s = self.shape.times.fetch_s(reader.session, len(reader.fresh), self._unread_bytes(reader))
+        service_s = self.shape.times.fetch_s(reader, self._unread_bytes(reader))
         reader.leader.handlers.submit(service_s, self._read, reader, asked_s)
 
     def _unread_bytes(self, reader: FetchModel) -> int:
@@ -653,7 +522,8 @@ class ClusterModel:
         now_s = self.time.now_s
         if reader.is_follower:
             self._owners[reader].received_bytes += size_bytes
-            reader.thread.submit(self.shape.times.follow_s(len(found), size_bytes), self._followed, reader, found)
+            service_s = self.shape.times.follow_s(reader.session, len(found), size_bytes)
+            reader.thread.submit(service_s, self._followed, reader, found)
             return
         batches = []
         for partition, offset in found:

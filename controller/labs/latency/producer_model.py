@@ -1,14 +1,17 @@
 """A producer in virtual time: records fill batches of partitions, a sender thread makes requests of them.
 
-The application sends records at regular gaps, or as Trogdor does: what a period of 100 ms allows one after the other,
-then it flushes and waits for the next period. A batch is ready when it is full, after `linger_ms`, or on a flush. At
-most `in_flight` requests to a broker are unanswered. The sender takes time for each request, during which batches fill
-further. Records are not events: those that were sent since the last look are put into batches by arithmetic.
+The application sends as Trogdor does: what a period of 100 ms allows one after the other, or without an end, then it
+flushes and waits for the next period. It is a thread of its machine, and opening a batch takes it longer than another
+record. A send that finds the buffer used up waits for an answer. Or records come at regular gaps; then they are not
+events, but those that were sent since the last look are put into batches by arithmetic, and the application takes its
+time when a request is made. A batch is ready when it is full, after `linger_ms`, or on a flush. At most `in_flight`
+requests to a broker are unanswered. The sender takes time for each request, during which batches fill further.
 
-Partitions are named in turn, as Trogdor's ProduceBench does by default, or sticky, as Kafka's default partitioner has
-it. Kafka's client sends with a ready batch whatever else it has for partitions of the same broker; librdkafka makes a
-request for each batch. Source: RecordAccumulator, Sender and UniformStickyPartitioner of Kafka 2.8, ProduceBenchWorker
-and Throttle of its Trogdor, rd_kafka_producer_serve_toppar of librdkafka.
+The buffer has `batch_bytes` for each batch, however full (BufferPool). Partitions are named in turn, as Trogdor's
+ProduceBench does by default, or sticky, as Kafka's default partitioner has it. Kafka's client sends with a ready batch
+whatever else it has for partitions of the same broker; librdkafka makes a request for each batch. Source:
+RecordAccumulator, Sender and UniformStickyPartitioner of Kafka 2.8, ProduceBenchWorker and Throttle of its Trogdor,
+rd_kafka_producer_serve_toppar of librdkafka.
 """
 
 from __future__ import annotations
@@ -24,9 +27,13 @@ from controller.labs.latency.workload import PERIOD_S
 BATCH_OVERHEAD_BYTES = 61
 RECORD_OVERHEAD_BYTES = 9
 """Of a record of the load: length, attributes, deltas of timestamp and offset, lengths of key and value."""
+SUPPOSED_GROWTH = 1.05
+"""COMPRESSION_RATE_ESTIMATION_FACTOR."""
 REQUEST_BYTES_MAX = 1024 * 1024
 WAKE_S = 0.001
 """How late at most an application wakes for Trogdor's next period: Throttle waits for whole ms."""
+STEP_S = 20e-6
+"""How much work of an application is one event: about as much as one record that opens a batch."""
 _EVER = 2**62
 
 
@@ -54,8 +61,10 @@ class ProducerLoad(msgspec.Struct, frozen=True):
 
     @property
     def records_a_batch(self) -> int:
+        """A compressed batch is supposed to need more than it did so far (MemoryRecordsBuilder)."""
         room = self.batch_bytes - BATCH_OVERHEAD_BYTES
-        return max(int(room / ((self.record_bytes + RECORD_OVERHEAD_BYTES) * self.compression)), 1)
+        supposed = self.compression * (SUPPOSED_GROWTH if self.compression < 1.0 else 1.0)
+        return max(int(room / ((self.record_bytes + RECORD_OVERHEAD_BYTES) * supposed)), 1)
 
     def size_bytes(self, records: int) -> int:
         return BATCH_OVERHEAD_BYTES + int(records * (self.record_bytes + RECORD_OVERHEAD_BYTES) * self.compression)
@@ -98,27 +107,23 @@ class ProducerModel:
         self._open: dict[PartitionModel, BatchModel] = {}
         self._next = int(random.random() * len(partitions))
         self._unanswered = 0
-        self._buffered = 0  # records that are not acknowledged
-        self._buffer_records = load.buffer_bytes // (load.record_bytes + RECORD_OVERHEAD_BYTES)
+        self._batches = 0  # that are not acknowledged
+        self._most_batches = max(load.buffer_bytes // load.batch_bytes, 1)
         self._wake_s = float("inf")
         self.requests = 0
         self.acknowledged_records = 0
-        times = cluster.shape.times
-        send_us = times.send_us
-        if load.compression < 1.0:
-            send_us += times.pack_byte_us * (load.record_bytes + RECORD_OVERHEAD_BYTES)
-        self._sender_s = times.sender_us / 1e6
+        self._times = cluster.shape.times
+        self._send_s = self._times.send_us / 1e6
         self._application = cluster.client_thread(number)
         self._sender = cluster.client_thread(number)
         self._dispatching = 0
+        self._blocked = False
+        self._steps = load.trogdor
         self._burst = load.burst
         self._period_s = load.period_s
-        if self._burst < _EVER:
-            self._gap_s = min(send_us / 1e6, self._period_s / self._burst)
-        else:
-            self._gap_s = max(send_us / 1e6, 1.0 / load.records_s if load.records_s else 0.0)
+        self._gap_s = max(self._send_s, 1.0 / load.records_s if load.records_s else 0.0)
         self._step_s = self._gap_s * (len(partitions) if load.in_turn else 1)
-        """From a record of a batch to the next one."""
+        """From a record of a batch to the next one, at regular gaps."""
         self._due_s = 0.0 if load.aligned else random.random() * min(self._period_s, PERIOD_S)
         self._burst_s = float("inf")  # when its first record is sent, were none of it held up
         self._sent = 0  # records of the burst
@@ -132,38 +137,105 @@ class ProducerModel:
         self._time.at(self._time.now_s + late_s, self._woken)
 
     def _woken(self) -> None:
-        if self._burst == _EVER:
-            self._sends()
-        else:
-            self._application.submit(self._burst * self._gap_s, _nothing, begun=self._sends)
-
-    def _sends(self) -> None:
         self._burst_s = self._time.now_s
-        self._look_at(self._time.now_s)
+        if self._steps:
+            self._step()
+        else:
+            self._look_at(self._time.now_s)
 
-    def _next_burst(self) -> None:
-        """The flush is over: go on in the next period that has not begun."""
-        now_s = self._time.now_s
-        self._due_s += max(int((now_s - self._due_s) / self._period_s) + 1, 1) * self._period_s
+    def _step(self) -> None:
+        """What the application does next: some records, up to `STEP_S` of work."""
+        opens_s = self._times.batch_us / 1e6
+        left = min(self._burst - self._sent, len(self._partitions) if self._load.in_turn else _EVER)
+        count, service_s = 0, 0.0
+        while count < left and service_s < STEP_S:
+            partition = self._partitions[
+                (self._next + count) % len(self._partitions) if self._load.in_turn else self._next
+            ]
+            batch = self._open.get(partition)
+            if batch is None and self._batches + count >= self._most_batches:
+                break
+            if batch is not None and not self._load.in_turn:
+                left = min(left, self._full - batch.count)
+            service_s += self._send_s + (opens_s if batch is None else 0.0)
+            count += 1
+            if batch is None and not self._load.in_turn:
+                break
+        self._blocked = not count
+        if count:
+            self._application.submit(service_s, self._stepped, count, begun=self._step_begun)
+        else:
+            self._look_at(self._time.now_s)
+
+    def _step_begun(self) -> None:
+        self._burst_s = self._time.now_s
+
+    def _stepped(self, count: int) -> None:
+        gap_s = (self._time.now_s - self._burst_s) / count
+        first_s = self._burst_s
+        for nth in range(count):
+            self._put(first_s + nth * gap_s)
+        self._sent += count
+        if self._sent < self._burst:
+            self._step()
+        else:
+            self._burst_over()
+
+    def _put(self, sent_s: float) -> None:
+        """Add one record, and wake the sender for a new or a full batch."""
+        if self._load.in_turn:
+            partition = self._partitions[self._next]
+            self._next = (self._next + 1) % len(self._partitions)
+        else:
+            partition = self._stuck_to()
+        batch = self._open.get(partition)
+        if batch is None:
+            batch = self._opened(partition, sent_s)
+            self._look_at(batch.ready_s)
+        batch.count += 1
+        if batch.count > 1:
+            batch.gap_s = (sent_s - batch.first_s) / (batch.count - 1)
+        if batch.count >= self._full:
+            del self._open[partition]
+            self._look_at(self._time.now_s)
+
+    def _burst_over(self) -> None:
+        """Throttle looks at the clock: what the next period allows is sent at once if it has begun, without a flush."""
+        if self._later_period():
+            self._step()
+        else:
+            self._look_at(self._time.now_s)
+
+    def _flushed(self) -> None:
         self._burst_s = float("inf")
-        self._sent = 0
-        self._time.at(self._due_s, self._begin)
+        if self._later_period():
+            self._woken()
+        else:
+            self._due_s += self._period_s
+            self._sent = 0
+            self._time.at(self._due_s, self._begin)
+
+    def _later_period(self) -> bool:
+        """Go on to the period of the clock, if it is a later one."""
+        periods = int((self._time.now_s - self._due_s) / self._period_s + 1e-9)
+        if periods:
+            self._due_s += periods * self._period_s
+            self._sent = 0
+        return periods > 0
 
     def _send_until(self, now_s: float) -> None:
         """Put the records that were sent until now into batches."""
         if now_s < self._burst_s:
             return
-        due = min(int((now_s - self._burst_s) / self._gap_s + 1e-9) + 1, self._burst)
-        count = min(due - self._sent, self._buffer_records - self._buffered)
-        if count > 0:
+        count = int((now_s - self._burst_s) / self._gap_s + 1e-9) + 1 - self._sent
+        if count > 0 and self._batches >= self._most_batches:  # send() blocks: what follows is later
+            self._burst_s = now_s - (self._sent - 1) * self._gap_s
+        elif count > 0:
             if self._load.in_turn:
                 self._fill_in_turn(count)
             else:
                 self._fill_sticky(count)
             self._sent += count
-            self._buffered += count
-        if self._sent < due:  # send() blocks: what follows is later
-            self._burst_s = now_s - (self._sent - 1) * self._gap_s
 
     def _fill_in_turn(self, count: int) -> None:
         partitions = self._partitions
@@ -175,29 +247,38 @@ class ProducerModel:
 
     def _fill_sticky(self, count: int) -> None:
         """The sticky partition changes with each batch, if there are several."""
-        partitions = self._partitions
         first_s = self._burst_s + self._sent * self._gap_s
         while count:
-            batch = self._open.get(partitions[self._next])
-            before = self._next
-            while batch is None and len(partitions) > 1 and self._next == before:
-                self._next = int(self._random.random() * len(partitions))
+            partition = self._stuck_to()
+            batch = self._open.get(partition)
             taken = min(count, self._full - (0 if batch is None else batch.count))
-            self._fill(partitions[self._next], first_s, taken)
+            self._fill(partition, first_s, taken)
             first_s += taken * self._gap_s
             count -= taken
+
+    def _stuck_to(self) -> PartitionModel:
+        partitions = self._partitions
+        before = self._next
+        while partitions[self._next] not in self._open and len(partitions) > 1 and self._next == before:
+            self._next = int(self._random.random() * len(partitions))
+        return partitions[self._next]
+
+    def _opened(self, partition: PartitionModel, first_s: float) -> BatchModel:
+        batch = self._open[partition] = BatchModel(partition, first_s, self._step_s)
+        self._batches += 1
+        batch.ready_s = first_s + self._linger_s
+        if self._load.late_ms:
+            late = self._random.random() - self._random.random()  # the first record, and the next one
+            batch.ready_s += max(late * self._load.late_ms / 1_000.0, -self._linger_s)
+        self._queues.setdefault(partition.leader, {}).setdefault(partition, deque()).append(batch)
+        return batch
 
     def _fill(self, partition: PartitionModel, first_s: float, count: int) -> None:
         """Add records of one partition, the first of which is sent at `first_s`."""
         while count:
             batch = self._open.get(partition)
             if batch is None:
-                batch = self._open[partition] = BatchModel(partition, first_s, self._step_s)
-                batch.ready_s = first_s + self._linger_s
-                if self._load.late_ms:
-                    late = self._random.random() - self._random.random()  # the first record, and the next one
-                    batch.ready_s += max(late * self._load.late_ms / 1_000.0, -self._linger_s)
-                self._queues.setdefault(partition.leader, {}).setdefault(partition, deque()).append(batch)
+                batch = self._opened(partition, first_s)
             taken = min(count, self._full - batch.count)
             batch.count += taken
             first_s += taken * self._step_s
@@ -220,8 +301,9 @@ class ProducerModel:
         if self._dispatching:
             return  # the sender looks again when it has sent its requests
         now_s = self._time.now_s
-        self._send_until(now_s)
-        hurried = self._sent >= self._burst or self._buffered >= self._buffer_records
+        if not self._steps:
+            self._send_until(now_s)
+        hurried = self._sent >= self._burst or self._batches >= self._most_batches
         soonest_s = float("inf")
         for broker, queues in list(self._queues.items()):
             while self._in_flight.get(broker, 0) < self._load.in_flight:
@@ -270,15 +352,13 @@ class ProducerModel:
 
     def _next_change_s(self) -> float:
         """When the records that are still to be sent may make a batch ready."""
-        if self._sent >= self._burst or self._buffered >= self._buffer_records or self._burst_s == float("inf"):
+        if self._steps or self._batches >= self._most_batches or self._burst_s == float("inf"):
             return float("inf")
         next_s = self._burst_s + self._sent * self._gap_s
         found_s = next_s + min(self._linger_s, (self._full - 1) * self._step_s)
         if self._full * self._step_s <= self._linger_s:  # it is full before it has lingered
             for batch in self._open.values():
                 found_s = min(found_s, max(batch.first_s + (self._full - 1) * self._step_s, next_s))
-        if self._burst < _EVER:
-            found_s = min(found_s, self._burst_s + (self._burst - 1) * self._gap_s)  # the flush
         return found_s
 
     def _request(self, broker: BrokerModel, batches: list[BatchModel]) -> None:
@@ -287,10 +367,12 @@ class ProducerModel:
         self.requests += 1
         packed_bytes = sum(self._load.packed_bytes(batch.count) for batch in batches)
         self._dispatching += 1
-        if self._cluster.shape.one_machine:  # what the application took matters to all others
-            records = sum(batch.count for batch in batches)
-            self._application.submit(records * self._cluster.shape.times.send_us / 1e6, _nothing)
-        self._sender.submit(self._sender_s, self._dispatched, ProduceModel(self, broker, batches, packed_bytes))
+        times = self._times
+        records = sum(batch.count for batch in batches)
+        if not self._steps:
+            self._application.submit(records * self._send_s + len(batches) * times.batch_us / 1e6, _nothing)
+        sender_us = times.sender_us + times.sender_batch_us * len(batches) + times.sender_record_us * records
+        self._sender.submit(sender_us / 1e6, self._dispatched, ProduceModel(self, broker, batches, packed_bytes))
 
     def _dispatched(self, request: ProduceModel) -> None:
         for batch in request.batches:
@@ -303,11 +385,12 @@ class ProducerModel:
     def acknowledged(self, request: ProduceModel) -> None:
         self._in_flight[request.broker] -= 1
         self._unanswered -= 1
-        records = sum(batch.count for batch in request.batches)
-        self.acknowledged_records += records
-        self._buffered -= records
+        self.acknowledged_records += sum(batch.count for batch in request.batches)
+        self._batches -= len(request.batches)
+        if self._blocked:
+            self._step()
         if self._sent >= self._burst and not self._unanswered and not self._queues:
-            self._next_burst()
+            self._flushed()
         else:
             self._look_at(self._time.now_s)
 
