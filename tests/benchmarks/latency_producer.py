@@ -69,7 +69,8 @@ class Settings(msgspec.Struct, frozen=True):
     linger_s: float = 0.005
     batch_bytes: int = 1_000_000
     in_flight: int = 1_000_000
-    sticky_s: float = 0.01
+    sticky_s: float | None = None
+    """None: twice `linger_s`, as librdkafka sets it."""
     lz4: bool = False
 
 
@@ -318,7 +319,9 @@ class AsyncioProducer:
         partition, until_s = self._stuck.get(topic, (0, 0.0))
         if self._loop.time() >= until_s:
             partition = self._random.randrange(count)
-            self._stuck[topic] = partition, self._loop.time() + self._settings.sticky_s
+            sticky_s = self._settings.sticky_s
+            sticky_s = 2 * self._settings.linger_s if sticky_s is None else sticky_s
+            self._stuck[topic] = partition, self._loop.time() + sticky_s
         return partition
 
     def _send_all(self) -> None:

@@ -93,8 +93,10 @@ def test_a_flush_sends_what_lingers(sent: list[PendingBatch]) -> None:
     assert len(sent) == 1
 
 
-def test_a_record_without_a_partition_sticks_or_goes_by_its_key(sent: list[PendingBatch]) -> None:
-    _, loop, send = producer(Settings(linger_s=0.0, sticky_s=2.0))
+@pytest.mark.parametrize("settings", [Settings(linger_s=0.0, sticky_s=2.0), Settings(linger_s=1.0)])
+def test_a_record_without_a_partition_sticks_or_goes_by_its_key(settings: Settings, sent: list[PendingBatch]) -> None:
+    """For twice the linger if nothing else is set."""
+    _, loop, send = producer(settings)
     for at in range(40):
         loop.advance(float(at))
         send(-1)
