@@ -415,9 +415,7 @@ def summary(found: WorkloadFigures) -> dict[str, Any]:
     if found.seen is not None:
         batches = np.array([(one.count, one.size_bytes) for those in found.seen.produced.values() for one in those])
         figures["requests seen, of them produce"] = [found.seen.requests, found.seen.produces]
-        figures["records and bytes of a batch"] = [
-            round(one, 2) for one in np.array(batches).reshape(-1, 2).mean(axis=0)
-        ]
+        figures["records and bytes of a batch"] = np.round(batches.reshape(-1, 2).mean(axis=0), 2).tolist()
         figures["stamps dropped"] = found.seen.dropped
     return figures
 
