@@ -285,7 +285,7 @@ def load_sweep(shape: ClusterShape, seconds: float) -> dict[str, Any]:
         for count in SWEEP:
             producers = max(round(count * (4 if replicas == 1 else 1) * shape.brokers / 9), 1)
             load = ProducerLoad(producers, 200.0, trogdor=False, linger_ms=0.0)
-            counts = {"replicas": replicas, "consumers": consumers}
+            counts: dict[str, Any] = {"replicas": replicas, "consumers": consumers}
             one = simulate(shape, load, **counts, warm_s=0.3, seconds=seconds, drain_s=0.0)
             if one.busy > 0.9:
                 break  # no steady state in so few seconds
