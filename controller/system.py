@@ -158,9 +158,10 @@ HAS_NOWAIT: Final = hasattr(os, "RWF_NOWAIT") and hasattr(os, "preadv")
 """Whether the system can be asked to read only what is in the page cache (Linux)."""
 
 
-def read_cached(fd: int, length: int, position: int, *, busy: Callable[[], bool]) -> bytes | None:
+def read_cached(fd: int, length: int, position: int, *, busy: Callable[[int, int], bool]) -> bytes | None:
     """Read at a position what is in the page cache, without waiting for the disk. None if not all of it is, up to the
-    file's end. A file system that has no such read (FUSE) is asked which pages are there; `busy`, see `is_cached`.
+    file's end. A file system that has no such read (FUSE) is asked which pages are there; `busy` is called with the
+    position and the length, see `is_cached`.
     Where neither the system nor the file system can tell, read it, as `read_at`."""
     if sys.platform != "linux" or not HAS_NOWAIT:
         return read_at(fd, length, position)
@@ -173,7 +174,8 @@ def read_cached(fd: int, length: int, position: int, *, busy: Callable[[], bool]
         if error.errno not in _NO_NOWAIT:
             raise
         present = _all_present(fd, position, position + length)
-        return None if present is False or (present and busy()) else read_at(fd, length, position)
+        waits = present is False or (present and busy(position, length))
+        return None if waits else read_at(fd, length, position)
     if got == length:
         return bytes(data)
     return bytes(data[:got]) if position + got >= os.fstat(fd).st_size else None
@@ -240,8 +242,7 @@ def _reads_now(fd: int, position: int, end: int) -> bool | None:
     try:
         while position < end:
             asked = min(end - position, len(_SCRATCH))
-            with memoryview(_SCRATCH) as scratch, scratch[:asked] as into:
-                got = os.preadv(fd, [into], position, os.RWF_NOWAIT)
+            got = os.preadv(fd, [_SCRATCH[:asked]], position, os.RWF_NOWAIT)
             if not got:
                 return True  # which a reader of the range finds
             if got < asked:
@@ -261,7 +262,7 @@ def reads_without_waiting(fd: int, position: int) -> bool:
     return sys.platform != "linux" or not HAS_NOWAIT or _reads_now(fd, position, position + 1) is not None
 
 
-_SCRATCH: Final = bytearray(64 * 1024)
+_SCRATCH: Final = memoryview(bytearray(64 * 1024))
 _PAGE_BYTES: Final = 4096 if sys.platform == "win32" else os.sysconf("SC_PAGE_SIZE")
 _CACHESTAT: Final = 451
 """Its number on all architectures."""

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from typing import Any, TypeGuard
 
 from controller.hosts.tls import EncryptedSocket
-from controller.protocol.framing import Part, RecordRange, framed_parts
-from controller.storage.devices import NotCached
+from controller.protocol.framing import IN_MEMORY, Part, RecordRange, framed_parts
 from controller.storage.disk import FileRange
 
 SENDFILE_FROM_BYTES = 16 * 1024
@@ -60,7 +59,8 @@ class SendQueue:
 
     def put(self, parts: Iterable[Part]) -> None:
         """One frame, behind what is there. RangeCut, UnencodableValue: none of it was put."""
-        for part in framed_parts([_read_if_small(part, self._plain) for part in parts]):
+        ready = [part if isinstance(part, IN_MEMORY) else _read_if_small(part, self._plain) for part in parts]
+        for part in framed_parts(ready):
             if isinstance(part, bytes):
                 if part:  # between two ranges there is nothing, and nothing can't be sent
                     self._parts.append(memoryview(part))
@@ -164,17 +164,16 @@ def _has_descriptor(part: RecordRange) -> TypeGuard[FileRange]:
     return True
 
 
-def _read_if_small(part: Part, plain: bool) -> Part:
-    if isinstance(part, bytes | memoryview):
-        return part
+def _read_if_small(part: RecordRange, plain: bool) -> Part:
+    data: bytes | None
     if _has_descriptor(part):
         if plain and HAS_SENDFILE and part.length >= SENDFILE_FROM_BYTES:
             return part
-        try:
-            part.file.require_cached(part.position, part.length)
-        except NotCached:
+        data = part.file.read_cached(part.position, part.length)
+        if data is None:
             return part  # asked for again when it is sent
-    data = part.read()
+    else:
+        data = part.read()
     if len(data) != part.length:
         raise RangeCut(part)
     return data

@@ -154,6 +154,13 @@ class MemoryFile:
             self._disk.require_cached(self._path, length)
         return bytes(self._inode.data[position : position + length])
 
+    def read_cached(self, position: int, length: int) -> bytes | None:
+        try:
+            self.require_cached(position, length)
+        except NotCached:
+            return None
+        return self.read_at(position, length)
+
     def require_cached(self, position: int, length: int) -> None:
         self._disk.require_cached(self._path, length)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from struct import Struct
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from controller.protocol.errors import MalformedFrame, UnencodableValue
 
@@ -32,6 +32,8 @@ class RecordRange(Protocol):
 
 Part: TypeAlias = bytes | memoryview | RecordRange
 """A message's bytes are those of its parts, one after the other."""
+IN_MEMORY: Final = (bytes, memoryview)
+"""The types of parts that are not ranges. A constant, since `bytes | memoryview` makes an object at each evaluation."""
 
 
 class Output(bytearray):
@@ -67,7 +69,7 @@ def joined(parts: Iterable[Part]) -> bytes:
     """The parts as one, each byte copied once. Ranges are read: UnencodableValue for one that has not its length."""
     if isinstance(parts, list) and len(parts) == 1 and isinstance(parts[0], bytes):
         return parts[0]  # as of most messages, which have no records
-    return b"".join([part if isinstance(part, bytes | memoryview) else _read(part) for part in parts])
+    return b"".join([part if isinstance(part, IN_MEMORY) else _read(part) for part in parts])
 
 
 def _read(records: RecordRange) -> bytes:
@@ -86,13 +88,15 @@ def framed_parts(parts: Iterable[Part]) -> list[bytes | RecordRange]:
     """A frame in parts with its size before it, ready to be sent one after the other: what is in memory is joined
     (copied once) up to the next range. UnencodableValue for more than a size can say."""
     parts = list(parts)
+    if len(parts) == 1 and type(only := parts[0]) is bytes and len(only) <= FRAME_BYTES_SAID_MAX:
+        return [framed(only)]
     size = sum(map(size_bytes, parts))
     if size > FRAME_BYTES_SAID_MAX:
         raise UnencodableValue(f"a frame of {size} bytes: four bytes can say {FRAME_BYTES_SAID_MAX}")
     ready: list[bytes | RecordRange] = []
     in_memory: list[Part] = [size.to_bytes(SIZE_BYTES, "big")]
     for part in parts:
-        if isinstance(part, bytes | memoryview):
+        if isinstance(part, IN_MEMORY):
             in_memory.append(part)
         else:
             ready += (joined(in_memory), part)

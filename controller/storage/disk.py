@@ -148,6 +148,9 @@ class File(Protocol):
     def read_at(self, position: int, length: int) -> bytes:
         """Up to `length` bytes; fewer only at the file's end."""
 
+    def read_cached(self, position: int, length: int) -> bytes | None:
+        """As `read_at`; None if that is known to wait for the disk."""
+
     def require_cached(self, position: int, length: int) -> None:
         """Raise NotCached if reading these bytes is known to wait for the disk."""
 

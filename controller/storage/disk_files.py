@@ -156,6 +156,8 @@ class _Busy:
 
     def has(self, file: Identity, position: int, end: int, now_s: float) -> bool:
         times, reading = self._read_in_s, self._reading
+        if not (times or reading):
+            return False
         return any(
             now_s - times.get((file, window), -BUSY_S) < BUSY_S or (file, window) in reading
             for window in _windows(position, end)
@@ -242,13 +244,11 @@ class OpenFile:
         write_back(self._fd, position, length)
 
     def read_cached(self, position: int, length: int) -> bytes | None:
-        """See `system.read_cached`."""
+        return read_cached(self._fd, length, position, busy=self._is_busy)
 
-        def busy() -> bool:
-            end, now_s = position + length, time.monotonic()
-            return not self._was_read_in(position, end, now_s) and _busy.has(self.identity, position, end, now_s)
-
-        return read_cached(self._fd, length, position, busy=busy)
+    def _is_busy(self, position: int, length: int) -> bool:
+        end, now_s = position + length, time.monotonic()
+        return not self._was_read_in(position, end, now_s) and _busy.has(self.identity, position, end, now_s)
 
     def require_cached(self, position: int, length: int) -> None:
         end, now_s = position + length, time.monotonic()
@@ -428,6 +428,9 @@ class CachedFile:
         if data is None:
             raise _not_cached(self, self._identity, position, length)
         return data
+
+    def read_cached(self, position: int, length: int) -> bytes | None:
+        return self._opened().read_cached(position, length)
 
     def require_cached(self, position: int, length: int) -> None:
         self._opened().require_cached(position, length)
@@ -633,7 +636,7 @@ class FileDisk:
             if not _no_wait.is_set:
                 return file.read()
             stat = os.fstat(file.fileno())
-            data = read_cached(file.fileno(), stat.st_size, 0, busy=lambda: False)
+            data = read_cached(file.fileno(), stat.st_size, 0, busy=lambda _position, _length: False)
         if data is None:
             device = device_of_number(stat.st_dev)
             raise NotCached(device, partial(_read_in, path), stat.st_size, f"read of {path}")

@@ -85,6 +85,10 @@ class HddFile:
     def read_at(self, position: int, length: int) -> bytes:
         return self._file.read_at(position, length)
 
+    @_guarded
+    def read_cached(self, position: int, length: int) -> bytes | None:
+        return self._file.read_cached(position, length)
+
     def require_cached(self, position: int, length: int) -> None:
         self._file.require_cached(position, length)
 

@@ -183,7 +183,16 @@ def test_what_has_been_evicted_since_it_was_read_is_not_waited_for(
             evicted.append((position, length))
             raise NotCached(Device("8:1"), lambda: evicted.append((position, length)), length, "cold")
 
+    def read_cached(file: OpenFile, position: int, length: int) -> bytes | None:
+        """What is sent with the bytes around it, for which nothing is asked before."""
+        try:
+            require_cached(file, position, length)
+        except NotCached:
+            return None
+        return file.read_at(position, length)
+
     monkeypatch.setattr(OpenFile, "require_cached", require_cached)
+    monkeypatch.setattr(OpenFile, "read_cached", read_cached)
     near, far = pair
     outgoing = SendQueue(near)
     outgoing.put([b"head", FileRange(file, 10, length), b"tail"])

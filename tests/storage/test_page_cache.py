@@ -194,4 +194,4 @@ def test_a_reader_that_must_not_wait_reads_what_is_there_and_no_more(disk: FileD
 def test_a_system_that_cannot_tell_reads_as_before(file: CachedFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "HAS_NOWAIT", False)
     file.require_cached(0, MEGABYTE)
-    assert system.read_cached(file.fileno(), 10, 0, busy=lambda: False) == bytes(10)
+    assert system.read_cached(file.fileno(), 10, 0, busy=lambda _position, _length: False) == bytes(10)

@@ -36,6 +36,7 @@ from controller.protocol.fetch import (
     FetchResponse,
     FetchTopicData,
 )
+from controller.protocol.framing import IN_MEMORY
 from controller.storage import FileRange, PartitionLog, StorageError
 from controller.zookeeper.codecs_columns import TOPIC_NAME_LENGTH_MAX
 
@@ -329,7 +330,7 @@ def data_bytes(data: FetchPartitionData) -> int:
     records = data.records
     if records is None:
         return 0
-    return len(records) if isinstance(records, bytes | memoryview) else records.length
+    return len(records) if isinstance(records, IN_MEMORY) else records.length
 
 
 EVICTABLE_AFTER_MS = 120_000.0

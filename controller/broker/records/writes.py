@@ -43,6 +43,7 @@ from controller.protocol.admin import (
     DeleteRecordsTopicResult,
 )
 from controller.protocol.errors import ErrorCode
+from controller.protocol.framing import IN_MEMORY
 from controller.protocol.produce import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -436,7 +437,7 @@ def _refused(index: int, error: ApiError | StorageError) -> ProducePart:
 def _batch(records: Records | None, version: int) -> bytes | memoryview:
     """The one batch that a partition's part of a request may have: of several the log knows a repetition by the first
     alone. Whether it is whole is the log's to find."""
-    if not isinstance(records, bytes | memoryview) or not len(records):
+    if not isinstance(records, IN_MEMORY) or not len(records):
         raise ApiError(ErrorCode.INVALID_RECORD, "no batch of records")
     if len(records) < HEADER_BYTES or records[_MAGIC_AT] != MAGIC:
         return records
