@@ -478,7 +478,7 @@ class Broker:
             admitted = exchange.settle.limited(exchange, admitted, snapshot, self._settings.num_partitions)
         if admitted is None:
             return None
-        return self._run(self._handlers[exchange.header.api_key], exchange, admitted)
+        return first_slice(self._handlers[exchange.header.api_key], exchange, admitted, self._failed)
 
     def _run(self, handler: Handler, exchange: RequestContext, value: RequestValue) -> Steps | None:
         return first_slice(handler, exchange, value, self._failed)

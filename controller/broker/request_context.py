@@ -433,6 +433,9 @@ class RequestDecoder:
             yield from steps
 
 
+_END: Any = object()
+
+
 def first_slice(
     handler: Handler,
     exchange: RequestContext,
@@ -443,26 +446,24 @@ def first_slice(
     `except` of whatever a handler raises."""
     try:
         steps = handler(exchange, value)
+        first = _END if steps is None else next(steps, _END)
     except Exception:  # noqa: BLE001 - logged and answered with an error
         failed(exchange, value)
         return None
-    if steps is None:
+    if steps is None or first is _END:
         return None
-    guarded = _guarded(steps, exchange, value, failed)
-    try:
-        next(guarded)  # up to the first yield, which is None by construction
-    except StopIteration:
-        return None
-    return guarded
+    exchange.heavy = True
+    return _guarded(first, steps, exchange, value, failed)
 
 
 def _guarded(
-    steps: Steps, exchange: RequestContext, value: RequestValue, failed: Callable[[RequestContext, RequestValue], None]
+    job: Yielded,
+    steps: Steps,
+    exchange: RequestContext,
+    value: RequestValue,
+    failed: Callable[[RequestContext, RequestValue], None],
 ) -> Steps:
     try:
-        job = next(steps)
-        yield None
-        exchange.heavy = True
         while True:
             try:
                 result = yield job

@@ -193,19 +193,20 @@ class ServerConnection:
         if not data:
             self._dispose()
             return
-        self._active_s = self._loop.time()
+        self._active_s = self._arrived_s = self._loop.time()
+        buffer = self._buffer
         try:
-            frames = self._buffer.feed(data)
+            frames = buffer.feed(data)
         except MalformedFrame as error:
             self._server.note("warning", f"connection closed: {error}")
             self.close()
             return
-        arrived = self._buffer.arrived_bytes
+        arrived = buffer.arrived_bytes
         self._hold(sum(map(len, frames)) + arrived - self.arrived_bytes)
         self.arrived_bytes = arrived
-        self._note_large()
-        self._arrived_s = self._active_s
-        if self._stall_timer is None and self._buffer.is_within:
+        if (buffer.begun_bytes > LARGE_BYTES) is not self._is_large:
+            self._note_large()
+        if self._stall_timer is None and buffer.is_within:
             self._stall_timer = self._clock.call_later(self._server.stall_ms, self._watch_stall)
         self._frames.extend(frames)
         if self._waiting:
@@ -214,26 +215,22 @@ class ServerConnection:
             self._take(one=True)
 
     def _note_large(self) -> None:
-        is_large = self._buffer.begun_bytes > LARGE_BYTES
-        if is_large is not self._is_large:
-            self._is_large = is_large
-            if is_large:
-                self._server.begin_large(self)
-            else:
-                self._server.end_large(self)
+        """A large request has begun to arrive, or ends."""
+        self._is_large = not self._is_large
+        (self._server.begin_large if self._is_large else self._server.end_large)(self)
 
     def _may_read(self) -> bool:
         """Return True if the connection may read. A partly received request is read to its end: its memory is freed
         only after it was answered."""
         if self._is_large:
             return self._server.may_go_on(self)
-        return bool(self._buffer.begun_bytes) or not self._server.full
+        return self._server.held_bytes < self._server.queued_bytes or bool(self._buffer.begun_bytes)
 
     def _take(self, *, one: bool = False) -> None:
         """Hands over what may be handed over while it is this connection's turn, or `one` request, and sends what was
         answered at once, together."""
-        now_s = self._loop.time()
-        until = now_s + (0.0 if one else TURN_S)
+        now_s = self._arrived_s if one else self._loop.time()
+        until = now_s + TURN_S
         self._taking = True
         try:
             while self._may_hand_over():
@@ -245,19 +242,20 @@ class ServerConnection:
                 receive = self._server.receive if self._sasl is None else self._sasl.receive
                 steps = receive(frame, slot, self._client)
                 del frame
-                now_s = self._loop.time()
+                if self._unsent is not None or not one:
+                    now_s = self._loop.time()
                 if steps is not None:
                     self._working = self._server.turns.work(steps, self._worked)
                 else:
                     slot.handled_s = now_s
-                is_over = now_s >= until
+                is_over = one or now_s >= until
                 if is_over or not self._may_hand_over():
                     self._flush()
                 if is_over:
                     break
         finally:
             self._taking = False
-        if self._may_hand_over() and not self._waiting:
+        if self._frames and self._may_hand_over() and not self._waiting:
             self._waiting = True
             self._server.turns.wait(self._turn)
         self._throttle()
@@ -309,7 +307,8 @@ class ServerConnection:
 
     def answer(self, slot: Slot, parts: Sequence[Part] | None) -> None:
         """For its slots, on any thread."""
-        slot.answered_s = self._loop.time()
+        if self._unsent is not None:
+            slot.answered_s = self._loop.time()
         network = self._server.network
         if network.on_loop():
             self._fill(slot, parts)
@@ -545,6 +544,7 @@ class SocketServer:
         self._trace = trace
         self._bound: list[_Bound] = []
         self.held_bytes = 0
+        self.queued_bytes = limits.queued_bytes
         self._stalled: dict[ServerConnection, None] = {}
         self.muted: dict[ServerConnection, None] = {}
         """Those whose clients exceed a quota."""
@@ -714,7 +714,7 @@ class SocketServer:
     @property
     def full(self) -> bool:
         """True if the held requests have reached their limit. Below the limit, stalled connections are resumed."""
-        return self.held_bytes >= self._limits.queued_bytes
+        return self.held_bytes >= self.queued_bytes
 
     def hold(self, size: int) -> None:
         """Add `size` bytes to the total of the held requests (subtract them, if negative)."""
@@ -770,7 +770,7 @@ class SocketServer:
 
     @property
     def _large_full(self) -> bool:
-        return sum(one.arrived_bytes for one in self._large) >= self._limits.queued_bytes // 2
+        return sum(one.arrived_bytes for one in self._large) >= self.queued_bytes // 2
 
     def _check_large(self) -> None:
         if self._large_full:

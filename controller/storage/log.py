@@ -421,19 +421,22 @@ class PartitionLog:
         if len(headers) > 1:
             timestamp_ms = max(header.max_timestamp_ms for header in headers)
         settings = self.settings
-        jitter_ms = roll_jitter_ms(self.directory, self._active.base_offset, settings)
-        reason = roll_reason(self._active, len(data), last_offset, timestamp_ms, settings, now_ms, jitter_ms)
-        if reason is not None or (self.tiers is not None and self.tiers.leaves(self._active)):
+        active = self._active
+        jitter_ms = roll_jitter_ms(self.directory, active.base_offset, settings) if settings.roll_jitter_ms else 0
+        reason = roll_reason(active, len(data), last_offset, timestamp_ms, settings, now_ms, jitter_ms)
+        if reason is not None or (self.tiers is not None and self.tiers.leaves(active)):
             self._roll(headers[0].base_offset)
-        self._active.note_written(now_ms)
-        self._active.append(data, headers)
+            active = self._active
+        active.note_written(now_ms)
+        active.append(data, headers)
         latest = self.epochs.latest
-        for header, marker in zip(headers, _markers(data, headers), strict=True):
+        markers = _markers(data, headers) if len(headers) > 1 or headers[0].producer_id >= 0 else ()
+        for index, header in enumerate(headers):
             if header.leader_epoch != latest:
                 self._assign(header.leader_epoch, header.base_offset)
                 latest = header.leader_epoch
             if header.producer_id >= 0:
-                is_new = note_batch(self.producers, header, marker, now_ms, self._active)
+                is_new = note_batch(self.producers, header, markers[index], now_ms, active)
                 self.producers.keep_newest(self.settings.producer_ids_max)
                 if is_new:
                     self._producers_added(1)

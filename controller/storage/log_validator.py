@@ -72,9 +72,9 @@ def checking(
     position = 0
     view = memoryview(batches)
     for header in headers:
-        batch = view[position : position + header.size_bytes]
-        latest.append((yield from checking_records(header, batch, position, settings, now_ms)))
-        position += header.size_bytes
+        end = position + header.size_bytes
+        latest.append((yield from checking_records(header, view[position:end], position, settings, now_ms)))
+        position = end
     return Checked(batches, headers, latest)
 
 
@@ -94,11 +94,12 @@ def _check(position: int, header: BatchHeader, settings: LogSettings, origin: Or
         raise InvalidBatch(
             position, f"{header.record_count} records with a last offset delta of {header.last_offset_delta}"
         )
-    if header.is_control and origin is Origin.CLIENT:
+    attributes = header.attributes  # 0 as a rule: neither compressed nor transactional
+    if attributes and header.is_control and origin is Origin.CLIENT:
         raise InvalidBatch(position, "a control batch: only coordinators write them")
-    if header.is_transactional and header.producer_id < 0:
+    if attributes and header.is_transactional and header.producer_id < 0:
         raise InvalidBatch(position, "a transactional batch without a producer id")
-    if header.codec > 4:
+    if attributes and header.codec > 4:
         raise UnsupportedCompression(position, f"compression codec {header.codec}: expected 0 to 4")
     numbered = header.base_sequence >= 0 or origin is Origin.COORDINATOR
     if header.producer_id >= 0 and (not numbered or header.producer_epoch < 0):
@@ -108,7 +109,7 @@ def _check(position: int, header: BatchHeader, settings: LogSettings, origin: Or
         )
     if header.size_bytes > settings.max_message_bytes:
         raise BatchTooLarge(position, f"{header.size_bytes} bytes, max.message.bytes is {settings.max_message_bytes}")
-    if header.is_log_append_time:
+    if attributes and header.is_log_append_time:
         raise InvalidTimestamp(position, "timestamp type LogAppendTime, which is a broker's to set")
 
 
