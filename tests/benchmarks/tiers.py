@@ -45,7 +45,6 @@ from tests.benchmarks.common import (
 
 PAGE = "docs/tiers.md"
 NODES = 3
-QUICK = 0.4
 P99, OVER = "real-time p99 ms", "p99 over without lagging"
 NOTHING = 0.005
 SCALED = ("cold read mean ms", "real-time mean ms", "HDD share", "SSD hit rate")
@@ -295,16 +294,14 @@ def _ratio(one: float, other: float) -> float:
     return max(one, other) / min(one, other) if min(one, other) > 0 else math.inf
 
 
-def scales(seed: int) -> Iterator[list[str]]:
-    """Yield the figures at the published scale and on half the devices with a thousandth of the bytes."""
-    load = _shorter(LabWorkload())
-    loads = {1.0: load, 0.01: load.scaled(1 / 1000, 0.01, 0.5)}
+def scales(seed: int, published: Mapping[LabRun, Figures]) -> Iterator[list[str]]:
+    """Yield the figures at the published scale and of half a broker with a thousandth of the bytes."""
+    load = _quick(LabWorkload()).scaled(1 / 1000, 0.01)
     run_list = runs([Flush.Rate], [Case.Both])
-    cells = [LabCell(each, run, 1, ratio) for ratio, each in loads.items() for run in run_list]
-    found = simulated(cells, seed)
+    found = simulated([LabCell(load, run, 1, 0.01) for run in run_list], seed)
     yield ["architecture", *(f"{name}, {scale}" for name in SCALED for scale in ("published", "scaled"))]
-    for at, run in enumerate(run_list):
-        one, other = found[at], found[at + len(run_list)]
+    for run, other in zip(run_list, found, strict=True):
+        one = published[run]
         yield [run.architecture.name, *(_cell(each[name]) for name in SCALED for each in (one, other))]
 
 
@@ -357,12 +354,12 @@ def run(arguments: argparse.Namespace) -> int:
         load = LabWorkload()
         nodes = 1 if arguments.quick else NODES
         if arguments.quick:
-            load = _shorter(load)
+            load = _quick(load)
         results = simulated([LabCell(load, run, nodes) for run in runs()], arguments.seed)
         model = with_ratios(dict(zip(runs(), results, strict=True)))
         written |= {name: [*table(model, case, columns)] for name, (case, columns) in TABLES.items()}
         written[LINES_MODELS] = [*verdicts(model, p99_ratios(model, []))]
-        written[SCALES] = [*scales(arguments.seed)]
+        written[SCALES] = [*scales(arguments.seed, model)]
         found |= {"runs": rows(model), "ratios": load.ratios()}
         if arguments.plots is not None:
             _plot_simulated(arguments)
@@ -379,18 +376,21 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _shorter(load: LabWorkload) -> LabWorkload:
-    return replace(load, warm_s=load.warm_s * QUICK, measured_s=load.measured_s * QUICK)
+def _quick(load: LabWorkload) -> LabWorkload:
+    """Return half of a broker, measured for a third of the time once the page cache is steady."""
+    return replace(load.scaled(1.0, 1.0, 0.5), measured_s=load.measured_s / 3)
 
 
 def _plot_simulated(arguments: argparse.Namespace) -> None:
-    short = _shorter(LabWorkload())
+    whole = LabWorkload()
     cells = [
-        LabCell(short.at_traffic(traffic * 1e6), run) for traffic in TRAFFICS_MB for run in runs(cases=[Case.Both])
+        LabCell(_quick(whole.at_traffic(traffic * 1e6)), run)
+        for traffic in TRAFFICS_MB
+        for run in runs(cases=[Case.Both])
     ]
     found = simulated(cells, arguments.seed)
     tiers_plots.by_traffic(arguments.plots, TRAFFICS_MB, [cell.run for cell in cells], found)
-    chosen = {run: LabBroker(Case.RealTime.of(short), run.architecture, run.flush, arguments.seed).run()
+    chosen = {run: LabBroker(Case.RealTime.of(_quick(whole)), run.architecture, run.flush, arguments.seed).run()
               for run in runs(cases=[Case.RealTime])}  # fmt: skip
     tiers_plots.disk_writes(arguments.plots / "tiers-writes.png", "Models of the devices", chosen)
 

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from controller.labs.tiers.caches import BlockCache, PageCache, WritePolicy
 from controller.labs.tiers.devices import HDD_CURVE, MB, DeviceModel, DeviceQueue, hdd_model, ssd_model
 from controller.labs.tiers.fuse import DeviceTask, ThrottledDevice
+from controller.labs.tiers.placement import Devices, DiskStore, phases
+from controller.labs.tiers.workload import LabWorkload
 
 PIECE = 256 * 1024
 
@@ -31,6 +33,15 @@ def bandwidth(model: DeviceModel, readers: int) -> float:
 @pytest.mark.parametrize(("readers", "published"), HDD_CURVE)
 def test_a_disks_bandwidth_falls_with_concurrent_readers_as_published(readers: int, published: float) -> None:
     assert bandwidth(hdd_model(), readers) == pytest.approx(published, rel=0.03)
+
+
+def test_a_disk_of_other_pieces_has_the_same_curve() -> None:
+    other = hdd_model().of_pieces(PIECE)
+    assert bandwidth(other, 8) == pytest.approx(bandwidth(hdd_model(), 8), rel=0.01)
+    assert other.seek_s(8) == pytest.approx(2 * hdd_model().seek_s(8))
+    load = LabWorkload().scaled(1 / 1000, 1.0)
+    seek_s = load.hdd.service_s(load.read_ahead, 8, False) - load.read_ahead / load.hdd.bandwidth
+    assert seek_s == pytest.approx(load.hdd.seek_s(8)), "a window is one piece at each scale"
 
 
 def test_an_ssds_bandwidth_does_not_fall() -> None:
@@ -279,6 +290,35 @@ def test_every_read_fills_and_so_cold_reads_evict_what_was_just_written() -> Non
         assert cache.read(old).slow
     assert cache.read(3).slow
     assert (cache.hits, cache.misses) == (0, 4)
+
+
+def test_a_block_that_is_read_in_parts_has_those_that_were_read() -> None:
+    cache = BlockCache(2, WritePolicy.WriteThrough)
+    assert [cache.read(1, part, 4).fast for part in (0, 1, 1, 2, 3, 3, 0)] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+        True,
+        True,
+    ]
+    cache.read(2, 0, 4)
+    cache.write(2)
+    assert cache.read(2, 3, 4).fast, "a write is of the whole block"
+    cache.read(3, 0, 4)
+    cache.read(1, 0, 4)
+    assert not cache.read(1, 1, 4).fast, "it was evicted, and the parts with it"
+
+
+def test_writes_and_reads_of_a_log_are_two_streams() -> None:
+    """A reader of a number and a partition of the same one are at two places of the disk."""
+    load = LabWorkload()
+    store = DiskStore(Devices(load, phases(load, 0)))
+    store.write(0.0, 3, 1_000, load.chunk)
+    store.read(0.0, 3, 1, reader=3)
+    seeks = store.devices.hdd(3).busy_s - 2 * load.chunk / load.hdd.bandwidth
+    assert seeks == pytest.approx((1 + load.windows) * load.hdd.seek_s(2))
 
 
 def test_a_dirty_block_is_cleaned_before_it_is_evicted() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import signal
 import subprocess
@@ -18,6 +20,8 @@ from controller.labs.tiers.physical import BLKIO, MEMORY, PREFIX, PhysicalUnavai
 from controller.labs.tiers.workload import ARCHITECTURES, Flush
 from tests.processes import eventually
 
+CACHESTAT = 451
+"""The number of the system call, the same on all architectures but Alpha."""
 NEEDED = (
     "dev/fuse",
     "dev/loop-control",
@@ -137,6 +141,39 @@ def test_cgroups_of_killed_runs_are_removed_by_the_next() -> None:
     stale.mkdir()
     physical.remove_stale_cgroups()
     assert not stale.exists()
+
+
+class CacheStat(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("cached", "dirty", "written_back", "evicted", "lately_evicted")]
+
+
+def cached_bytes(file: int) -> int:
+    """Return how much of a file the page cache has, what is being read included (cachestat, Linux 6.5)."""
+    found, everything = CacheStat(), (ctypes.c_uint64 * 2)(0, 0)
+    if ctypes.CDLL(None, use_errno=True).syscall(CACHESTAT, file, everything, ctypes.byref(found), 0):
+        pytest.skip(f"cachestat: {os.strerror(ctypes.get_errno())}")
+    return int(found.cached) * mmap.PAGESIZE
+
+
+@on_devices
+def test_linux_reads_ahead_as_the_model_does() -> None:
+    """A window on demand, and the next one as soon as the first page of a window is read; not what is there."""
+    load = physical_load(128)
+    window = round(load.chunk) // load.windows
+    with Rig(load) as rig, rig._file_system(LabRun(ARCHITECTURES[0], Flush.Rate, Case.Lagging), load) as files:
+        name = f"/proc/{files.pid}/root{rig.folder}/mount/mem.0"
+        file = os.open(f"{name}.1", os.O_RDONLY)
+        assert [(os.pread(file, window, at * window), cached_bytes(file) // window)[1] for at in range(6)] == [
+            2, 3, 4, 5, 6, 7
+        ]  # fmt: skip
+        os.close(file)
+        file = os.open(f"{name}.2", os.O_RDONLY)
+        for at in range(3):
+            os.posix_fadvise(file, at * window, window, os.POSIX_FADV_WILLNEED)
+        assert [(os.pread(file, window, at * window), cached_bytes(file) // window)[1] for at in range(6)] == [
+            3, 3, 3, 5, 6, 7
+        ]  # fmt: skip
+        os.close(file)
 
 
 @on_devices

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +15,13 @@ import pytest
 from controller.cli.main import main
 from controller.labs.tiers import placement
 from controller.labs.tiers.figures import PEAK, Case, LabMeasurement, LabRun, bands, figures, joined, peak_over_mean
-from controller.labs.tiers.placement import LabSegment, TieredStore
-from controller.labs.tiers.simulation import LabBroker
+from controller.labs.tiers.placement import Devices, DiskStore, LabSegment, TieredStore
+from controller.labs.tiers.simulation import Fetch, LabBroker
 from controller.labs.tiers.workload import ARCHITECTURES, Architecture, Flush, HostLatency, LabWorkload, LogStorage
 from statemachines.log_segment import ON_SSD, SegmentState
 from tests.benchmarks import tiers, tiers_plots
 
-SMALL = replace(LabWorkload().scaled(1.0, 1.0, nodes_ratio=0.2), warm_s=60.0, measured_s=60.0, segment=20e6)
+SMALL = replace(LabWorkload().scaled(1.0, 1.0, nodes_ratio=0.2), warm_s=40.0, measured_s=40.0, segment=20e6)
 BY_NAME = {each.name: each for each in ARCHITECTURES}
 EACH = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda each: each.name)
 
@@ -119,9 +121,12 @@ def test_copies_are_spread_in_time_and_flushes_by_rate_over_the_seconds() -> Non
     assert found[1.1] < found[4.0]
 
 
-def test_writes_of_the_tiered_log_by_rate_are_steady_by_100_ms() -> None:
-    load = replace(Case.RealTime.of(LabWorkload()), warm_s=10.0, measured_s=10.0)
-    found = LabBroker(load, BY_NAME["tiered"], Flush.Rate, 1).run()
+def test_writes_of_the_tiered_log_by_rate_are_steady_by_100_ms_and_an_ssd_bears_five_hdds() -> None:
+    load = replace(LabWorkload(), warm_s=10.0, measured_s=10.0)
+    assert load.hdds == 5 * load.ssds
+    broker = LabBroker(load, BY_NAME["tiered"], Flush.Rate, 1)
+    found = broker.run()
+    assert max(each.busy_s for each in broker.devices.ssds) < (load.warm_s + load.measured_s) / 3
     assert figures([found], load.chunk, load.measured_s)[PEAK] <= 1.5
     assert peak_over_mean(found.disk_writes["ssd0"]) <= 1.5
 
@@ -131,8 +136,76 @@ def test_a_measured_host_takes_the_place_of_the_constants_of_memory() -> None:
     load = replace(Case.Both.of(SMALL), host=host)
     found = LabBroker(load, BY_NAME["tiered, cold reads bypass"], Flush.Rate, 1).run()
     assert set(map(float, np.round(found.writes, 6))) == {3.0}
-    assert min(found.real_time_reads) == pytest.approx(0.25)
-    assert min(found.cold_reads) > 0.125 + SMALL.chunk / SMALL.ssd.bandwidth
+    assert min(found.real_time_reads) == pytest.approx(0.25 + 0.008)
+    assert min(found.cold_reads) > 0.125 + SMALL.chunk / SMALL.ssd.bandwidth + 0.008
+
+
+class SlowStore(DiskStore):
+    """Notes which part of which chunk is read when; each takes `read_s`."""
+
+    def __init__(self, devices: Devices, read_s: float) -> None:
+        super().__init__(devices)
+        self.read_s = read_s
+        self.asked: list[tuple[float, int, int]] = []
+
+    def read(
+        self, now: float, partition: int, number: int, reader: object, part: int = 0, parts: int = 1
+    ) -> tuple[str, float]:
+        self.asked.append((round(1000 * now, 3), number - placement.SPAN // 2, part))
+        return "hdd", now + self.read_s
+
+
+def fetched(read_s: float, first: int, fetches: int) -> tuple[list[float], list[tuple[float, int, int]]]:
+    """Return what fetches of a partition's old chunks take, one each second, and the reads of the device, in ms."""
+    broker = LabBroker(replace(SMALL, memory_s=0.0, memory=math.inf), BY_NAME["HDD"], Flush.Rate, 1)
+    broker.measured.clear()
+    broker.store = store = SlowStore(broker.devices, read_s)
+    took: list[float] = []
+    for at in range(fetches):
+        begun = float(at)
+
+        def received(done: float, begun: float = begun) -> None:
+            took.append(round(1000 * (done - begun), 3))
+
+        broker.at(begun, broker._fetch, Fetch(0, first + at, 0, "cold", received))
+    while broker._events:
+        now, _, action, arguments = heapq.heappop(broker._events)
+        action(now, *arguments)
+    return took, store.asked
+
+
+def test_a_fetch_takes_the_round_trips_of_its_consumer() -> None:
+    """1 MiB is 16 times 64 KiB, and a round trip 0.5 ms."""
+    chunk_in_memory = -1
+    assert fetched(0.0, chunk_in_memory, 1) == ([8.0], [])
+
+
+def test_the_next_window_is_read_when_the_reader_comes_to_the_one_before() -> None:
+    """Each ms 128 KiB are sent. The first fetch waits for its first window, the second one found it read ahead."""
+    took, asked = fetched(0.0009, -5_000, 2)
+    assert took == [8.9, 8.0]
+    first = [(0.0, -5_000, 0), (0.0, -5_000, 1), (1.9, -5_000, 2), (2.9, -5_000, 3)]
+    assert asked[:4] == first
+    assert asked[7:10] == [(6.9, -5_000, 7), (7.9, -4_999, 0), (1000.0, -4_999, 1)]
+
+
+def test_a_device_that_is_slower_than_the_network_is_waited_for_once_the_send_buffer_is_empty() -> None:
+    """36 KiB of the 100 KiB are sent ahead, 0.281 ms of the network's time. A window comes 3 ms after it is read."""
+    took, asked = fetched(0.003, -5_000, 1)
+    assert [each[0] for each in asked[:6]] == [0.0, 0.0, 4.0, 5.0, 7.719, 8.719], "7 is when the third window comes"
+    assert took == [16.156]
+
+
+def test_nothing_is_read_ahead_beyond_the_end_of_a_segment() -> None:
+    devices = LabBroker(SMALL, BY_NAME["HDD"], Flush.Rate, 1).devices
+    last = next(
+        at
+        for at in range(-5_000, -4_000)
+        if devices.segment_of(0, placement.SPAN // 2 + at) != devices.segment_of(0, placement.SPAN // 2 + at + 1)
+    )
+    took, asked = fetched(0.0009, last, 2)
+    assert took == [8.9, 8.9]
+    assert (1000.0, last + 1, 0) in asked
 
 
 def stored() -> TieredStore:
@@ -186,7 +259,7 @@ def test_a_read_from_an_hdd_is_never_written_back() -> None:
 def test_a_write_back_on_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     read = TieredStore.read
 
-    def written_back(self: TieredStore, now: float, partition: int, number: int, reader: object) -> float:
+    def written_back(self: TieredStore, now: float, partition: int, number: int, reader: object) -> tuple[str, float]:
         self.devices.ssd(partition).submit(now, reader, self.devices.load.chunk, write=True)
         return read(self, now, partition, number, reader)
 

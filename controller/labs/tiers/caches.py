@@ -109,6 +109,8 @@ class BlockWork:
 class BlockCache:
     """A cache of blocks of one size on a fast device, as FlashCache and OpenCAS are: LRU, and every read fills it.
 
+    A block may be read in parts. Then each part that was not there is read from the disk, and fills its place.
+
     `ways`: blocks of a set; a block may only be in the set of its number (FlashCache has sets of 512). None is one LRU.
     `dirty_share`: WriteBack cleans its oldest dirty blocks beyond this share of the capacity.
     """
@@ -121,6 +123,7 @@ class BlockCache:
         self._sets: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(capacity // self._ways)]
         self.capacity = self._ways * len(self._sets)
         self._dirty: OrderedDict[int, None] = OrderedDict()
+        self._filled: dict[int, int] = {}
         self._most_dirty = int(dirty_share * self.capacity)
         self.hits = self.misses = 0
 
@@ -153,18 +156,24 @@ class BlockCache:
             if block in self:
                 self._dirty[block] = None
 
-    def read(self, block: int) -> BlockWork:
+    def read(self, block: int, part: int = 0, parts: int = 1) -> BlockWork:
         found = self._set(block)
-        if block in found:
+        all_parts = (1 << parts) - 1
+        filled = self._filled.get(block, all_parts) if block in found else 0
+        if filled >> part & 1:
             found.move_to_end(block)
             self.hits += 1
             return BlockWork(fast=True)
         self.misses += 1
-        return BlockWork(slow=True, fill=True, cleaned=self._enter(block))
+        cleaned = self._enter(block)
+        if (filled := filled | 1 << part) != all_parts:
+            self._filled[block] = filled
+        return BlockWork(slow=True, fill=True, cleaned=cleaned)
 
     def write(self, block: int) -> BlockWork:
         if self.policy is WritePolicy.WriteAround:
             self._set(block).pop(block, None)
+            self._filled.pop(block, None)
             return BlockWork(slow=True)
         cleaned = self._enter(block)
         if self.policy is WritePolicy.WriteThrough:
@@ -178,10 +187,12 @@ class BlockCache:
 
     def _enter(self, block: int) -> list[int]:
         """Make a block the most recently used one; return the evicted block if it has to be written to the disk."""
+        self._filled.pop(block, None)
         found = self._set(block)
         found[block] = None
         found.move_to_end(block)
         if len(found) <= self._ways:
             return []
         victim, _ = found.popitem(last=False)
+        self._filled.pop(victim, None)
         return [victim] if self._dirty.pop(victim, self) is None else []

@@ -13,6 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 MB = 1_000_000
+ROUNDING = 1e-9
+READ_AHEAD_BYTES = 128 * 1024
+"""What a sequential reader has read ahead at a time: Linux's `read_ahead_kb`."""
 
 HDD_CURVE = ((1, 133.0), (2, 33.0), (4, 31.0), (8, 21.0), (16, 19.0), (32, 19.0))
 """Concurrent sequential readers and the MB/s that they get together, of a disk with one arm."""
@@ -31,7 +34,7 @@ class DeviceModel:
     bandwidth: float
     latency_s: float = 0.0
     seeks_s: tuple[tuple[int, float], ...] = ()
-    piece: int = 256 * 1024
+    piece: float = READ_AHEAD_BYTES
 
     def seek_s(self, streams: int) -> float:
         """Return the seconds of one seek, interpolated over the logarithm of the number of streams."""
@@ -50,8 +53,13 @@ class DeviceModel:
         """Return how long a request occupies the device, with `streams` competing for it, its own included."""
         transfer = nbytes / self.bandwidth
         if streams > 1:
-            return transfer + math.ceil(nbytes / self.piece) * self.seek_s(streams)
+            return transfer + math.ceil(nbytes / self.piece - ROUNDING) * self.seek_s(streams)
         return transfer + (0.0 if same_stream else self.seek_s(2))
+
+    def of_pieces(self, piece: float) -> DeviceModel:
+        """Return the model that gives streams the same bytes a second if they read pieces of so many bytes."""
+        seeks = tuple((streams, seek * piece / self.piece) for streams, seek in self.seeks_s)
+        return replace(self, seeks_s=seeks, piece=piece)
 
     def scaled(self, bytes_ratio: float, time_ratio: float) -> DeviceModel:
         """Return the model whose bytes and seconds are these times the ratios, so that queues have the same lengths."""
@@ -60,11 +68,11 @@ class DeviceModel:
             bandwidth=self.bandwidth * bytes_ratio / time_ratio,
             latency_s=self.latency_s * time_ratio,
             seeks_s=tuple((streams, seek * time_ratio) for streams, seek in self.seeks_s),
-            piece=max(1, round(self.piece * bytes_ratio)),
+            piece=self.piece * bytes_ratio,
         )
 
 
-def hdd_model(curve: tuple[tuple[int, float], ...] = HDD_CURVE, piece: int = 256 * 1024) -> DeviceModel:
+def hdd_model(curve: tuple[tuple[int, float], ...] = HDD_CURVE, piece: int = READ_AHEAD_BYTES) -> DeviceModel:
     """Return the model of a disk that gives this curve (streams, MB/s) to readers of pieces of `piece` bytes."""
     alone = curve[0][1] * MB
     seeks = tuple((streams, piece / (rate * MB) - piece / alone) for streams, rate in curve[1:])

@@ -61,6 +61,7 @@ class LabDriver:
         self.store = self.placed if isinstance(self.placed, TieredStore) else None
         self.lock = threading.Lock()
         self.chunk = round(load.chunk)
+        self.window = self.chunk // load.windows
         self.data = os.urandom(self.chunk)
         self.written = [-1] * load.partitions
         self.unflushed = [0] * load.partitions
@@ -105,7 +106,8 @@ class LabDriver:
             partition, number = divmod(chunk, SPAN)
             path, at = self.place(partition, number - SPAN // 2, self.kind(partition, number - SPAN // 2))
             file = os.open(path, os.O_RDONLY)
-            os.posix_fadvise(file, at, self.chunk, os.POSIX_FADV_WILLNEED)  # a read would be the first of two
+            for part in range(at, at + self.chunk, self.window):  # the kernel reads no more ahead at once
+                os.posix_fadvise(file, part, self.window, os.POSIX_FADV_WILLNEED)  # a read would be the first of two
             os.close(file)
         time.sleep(SETTLE_S)
 
@@ -137,7 +139,7 @@ class LabDriver:
                 with self.lock:
                     self.turns[home].add(partition)
                 self.due[home].set()
-            self.note("writes", due)
+            self.note("writes", due, self.now())
             number += 1
 
     def pace(self, home: str) -> None:
@@ -177,24 +179,43 @@ class LabDriver:
         number = -math.ceil(lag / load.period_s)
         due = (self.phase[partition] + number) * load.period_s + lag
         reads: list[float] = []
+        done = 0.0
         with self.lock:
             self.found["hot threads"].append(threading.get_native_id())
             self.found["jobs"].append(reads)
         while True:
-            self.wait_until(due)
+            self.wait_until(max(due, done))
             while number > self.written[partition]:
                 time.sleep(load.period_s / 4)
                 due = self.now()
             path, at = self.place(partition, number, self.kind(partition, number))
-            os.pread(files.of(path), self.chunk, at)
-            if due > load.warm_s:
-                reads.append(self.now() - due)
+            done = self.fetch(files.of(path), at, max(due, done))
+            if done > load.warm_s:
+                reads.append(done - due)
             due += load.period_s
             number += 1
 
+    def fetch(self, file: int, at: int, begun: float) -> float:
+        """Read a chunk at the pace at which its consumer receives it, from when the fetch began; return when it has it.
+
+        The network is waited for, and what a wait takes too long is not counted.
+        """
+        load, sent, ready = self.load, begun, begun
+        for window in range(load.windows):
+            if window:
+                self.wait_until(max(sent, ready))
+                begun = self.now()
+            os.pread(file, self.window, at + window * self.window)
+            ready = max(sent, ready) + self.now() - begun
+            sent = max(sent, ready - load.sent_ahead_s) if window else ready
+            sent += load.window_s
+        self.wait_until(sent)
+        return sent
+
     def lag(self, partition: int, lags: Iterator[float], due: float) -> None:
         load = self.load
-        files = LastOpened(os.O_RDONLY | (os.O_DIRECT if self.job.architecture.bypass else 0))
+        bypass = self.job.architecture.bypass
+        files = LastOpened(os.O_RDONLY | (os.O_DIRECT if bypass else 0))
         buffer = mmap.mmap(-1, self.chunk)
         with self.lock:
             self.found["cold threads"].append(threading.get_native_id())
@@ -205,8 +226,13 @@ class LabDriver:
                 self.wait_until(due)
                 begun = self.now()
                 path, at = self.place(partition, number, self.kind(partition, number))
-                os.preadv(files.of(path), [buffer], at)
-                self.note("cold", begun)
+                if bypass:
+                    os.preadv(files.of(path), [buffer], at)
+                    done = self.now() + load.window_s * load.windows
+                    self.wait_until(done)
+                else:
+                    done = self.fetch(files.of(path), at, begun)
+                self.note("cold", begun, done)
                 number += 1
                 due = max(due + load.period_s / load.catch_up, begun)
 
@@ -242,7 +268,7 @@ class LabDriver:
 
         As in the log, a write needs new pages, and a read that goes on in a file has the next chunk read ahead.
         """
-        buffer, number = mmap.mmap(-1, self.chunk), 0
+        buffer, number = mmap.mmap(-1, self.window), 0
         flags = os.O_RDWR | (os.O_DIRECT if operation == "device reads" else 0)
         file = os.open(f"{self.job.mount}/mem.0.{HOST_OPERATIONS.index(operation)}", flags)
         libc = ctypes.CDLL(None)
@@ -254,12 +280,14 @@ class LabDriver:
             at = number % (PROBED_CHUNKS if operation == "reads" else self.devices.per_segment) * self.chunk
             if operation == "writes":
                 os.pwrite(file, self.data, at)
+                done = self.now()
             elif operation == "device reads":
                 os.preadv(file, [buffer], 0)
+                done = self.now()
             else:
-                os.pread(file, self.chunk, at)
+                done = self.fetch(file, at, begun) - self.load.window_s * self.load.windows
             if at or operation != "begun reads":
-                self.note(f"host {operation}", begun)
+                self.note(f"host {operation}", begun, done)
             if operation == "writes":
                 libc.sync_file_range(file, ctypes.c_long(at), ctypes.c_long(self.chunk), SYNC_ALL)
             if operation in ("writes", "begun reads"):
@@ -267,9 +295,9 @@ class LabDriver:
             due = max(due + PROBE_S, begun)
             number += 1
 
-    def note(self, what: str, due: float) -> None:
-        if due > self.load.warm_s:
-            self.found[what].append(self.now() - due)
+    def note(self, what: str, due: float, done: float) -> None:
+        if done > self.load.warm_s:
+            self.found[what].append(done - due)
 
     # -- all
 

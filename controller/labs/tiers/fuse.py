@@ -176,6 +176,7 @@ class BlockDevices:
         self.hdds, self.ssds = opened("hdd"), opened("ssd")
         self.memory = ThrottledDevice(None, DeviceModel(math.inf), config["interval_s"]).start()
         self.chunk: int = config["chunk"]
+        self.read_ahead: int = config["read_ahead"]
         self.segment: int = config["segment"]
         self.counts: Counter[str] = Counter()
         self.cache: BlockCache | None = None
@@ -200,7 +201,7 @@ class BlockDevices:
         if kind == "blk":
             assert self.cache is not None
             with self._lock:
-                self._cached_io(partition, (segment * self.segment + at) // self.chunk, task, hdd, ssd, who)
+                self._cached_io(partition, segment * self.segment + at, task, hdd, ssd, who)
             return
         if kind == "mem":
             self.memory.submit(task)
@@ -210,12 +211,14 @@ class BlockDevices:
         (ssd if kind == "ssd" else hdd).submit(task)
 
     def _cached_io(
-        self, partition: int, number: int, task: DeviceTask, hdd: ThrottledDevice, ssd: ThrottledDevice, who: int
+        self, partition: int, at: int, task: DeviceTask, hdd: ThrottledDevice, ssd: ThrottledDevice, who: int
     ) -> None:
+        """Read or write in a block. What is read is the whole block, or one of the parts that are read ahead."""
         assert self.cache is not None
-        block = partition << 24 | number
+        block = partition << 24 | at // self.chunk
         if task.data is None:
-            work = self.cache.read(block)
+            part = (at % self.chunk // task.nbytes, self.chunk // task.nbytes)
+            work = self.cache.read(block, *part)
             self.counts[f"{who} {'ssd' if work.fast else 'hdd'}"] += task.nbytes
 
             def filled(found: bytes) -> None:
@@ -337,7 +340,7 @@ class FileSystem:
             data = body[IO_IN.size :]
             self._devices.io(self._names[node], at, nbytes, data, 0, lambda _: self._answer(unique, answer))
         elif opcode == INIT:
-            self._answer(unique, init_answer(self._devices.chunk, max(1, self._devices.chunk // PAGE)))
+            self._answer(unique, init_answer(self._devices.read_ahead, max(1, self._devices.chunk // PAGE)))
         elif opcode == LOOKUP:
             self._lookup(unique, body.rstrip(b"\0").decode())
         elif opcode in (GETATTR, SETATTR):

@@ -74,11 +74,14 @@ def physical_load(cache_mb: float = 128.0) -> LabWorkload:
         load,
         page_cache=cache_mb * MB,
         traffic=load.traffic * rate,
-        hdd=load.hdd.scaled(rate, 1.0),
+        hdd=load.hdd.scaled(rate, 1.0).of_pieces(round(chunk / 4)),
         ssd=load.ssd.scaled(rate, 1.0),
         partitions=30,
         jobs=30,
         chunk=chunk,
+        read_ahead=chunk / 4,
+        receive_buffer=load.receive_buffer * rate,
+        send_buffer=load.send_buffer * rate,
         near_s=8.0,
         least_lag_s=10.0,
         most_lag_s=150.0,
@@ -91,7 +94,6 @@ def physical_load(cache_mb: float = 128.0) -> LabWorkload:
         flush_every_s=chunk / (FLUSH_OVER_TRAFFIC * load.traffic * rate / 30),
         warm_s=8.0,
         measured_s=8.0,
-        read_ahead=1,
     )
 
 
@@ -183,8 +185,9 @@ class Rig:
         devices = Devices(load, phases(load, 0))
         store = store_of(run.architecture.storage, devices)
         config: dict[str, Any] = {"mount": f"{self.folder}/mount", "policy": None, "cgroup": str(self.blkio)}
-        config |= {"chunk": round(load.chunk), "interval_s": load.sample_s, **self.loops}
-        config |= {"segment": devices.per_segment * round(load.chunk)}
+        chunk = round(load.chunk)
+        config |= {"chunk": chunk, "read_ahead": chunk // load.windows, "interval_s": load.sample_s, **self.loops}
+        config |= {"segment": devices.per_segment * chunk}
         config |= {"hdd_model": asdict(load.hdd), "ssd_model": asdict(load.ssd)}
         if isinstance(store, CachedStore):
             config |= store.config()

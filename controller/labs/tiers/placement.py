@@ -78,15 +78,16 @@ class Devices:
         self.phase = phase
         self.hdds = [DeviceQueue(f"hdd{at}", load.hdd) for at in range(load.hdds)]
         self.ssds = [DeviceQueue(f"ssd{at}", load.ssd) for at in range(load.ssds)]
-
-    @property
-    def per_segment(self) -> int:
+        self.per_segment = max(1, round(load.segment / load.chunk))
         """Chunks of a segment."""
-        return max(1, round(self.load.segment / self.load.chunk))
 
     def shift(self, partition: int) -> int:
         """Chunks by which the segments of a partition begin earlier than another's: the jitter of their rolls."""
         return int(self.phase[partition] * self.per_segment)
+
+    def segment_of(self, partition: int, number: int) -> int:
+        """Return the segment of a chunk. Segments roll with jitter, not all partitions' at one time."""
+        return (number + self.shift(partition)) // self.per_segment
 
     def hdd(self, partition: int) -> DeviceQueue:
         return self.hdds[partition % len(self.hdds)]
@@ -130,22 +131,22 @@ class DiskStore:
 
     def __init__(self, devices: Devices) -> None:
         self.devices = devices
-        self.from_hdd = self.from_ssd = 0
         self.later: Callable[..., None] = lambda _time, _action, *_arguments: None
         """Calls an action at a time, with that time and the arguments."""
 
     def write(self, now: float, partition: int, number: int, nbytes: float) -> float:
         """Write a chunk of a partition or a part of it; return when it is on stable storage."""
-        return self.devices.hdd(partition).submit(now, partition, nbytes, write=True)
+        return self.devices.hdd(partition).submit(now, ("write", partition), nbytes, write=True)
 
     def home(self, partition: int) -> DeviceQueue:
         """Return the device of the file system that a partition is written to: its flushes by rate are paced."""
         return self.devices.hdd(partition)
 
-    def read(self, now: float, partition: int, number: int, reader: object) -> float:
-        """Read a chunk for a consumer that missed the page cache; return when it is in memory."""
-        self.from_hdd += 1
-        return self.devices.hdd(partition).submit(now, reader, self.devices.load.chunk)
+    def read(
+        self, now: float, partition: int, number: int, reader: object, part: int = 0, parts: int = 1
+    ) -> tuple[str, float]:
+        """Read a part of a chunk that is not in the page cache; return from where, and when it is in memory."""
+        return "hdd", self.devices.hdd(partition).submit(now, reader, self.devices.load.chunk / parts)
 
 
 class CachedStore(DiskStore):
@@ -181,23 +182,26 @@ class CachedStore(DiskStore):
         done = now
         work = self.cache.write(chunk_of(partition, number))
         if work.fast:
-            done = max(done, self.devices.ssd(partition).submit(now, partition, nbytes, write=True))
+            done = max(done, self.devices.ssd(partition).submit(now, ("write", partition), nbytes, write=True))
         if work.slow:
-            done = max(done, self.devices.hdd(partition).submit(now, partition, nbytes, write=True))
+            done = max(done, self.devices.hdd(partition).submit(now, ("write", partition), nbytes, write=True))
         self._clean(now, partition, work.cleaned)
         return done
 
-    def read(self, now: float, partition: int, number: int, reader: object) -> float:
-        work = self.cache.read(chunk_of(partition, number))
-        chunk = self.devices.load.chunk
+    def read(
+        self, now: float, partition: int, number: int, reader: object, part: int = 0, parts: int = 1
+    ) -> tuple[str, float]:
+        work = self.cache.read(chunk_of(partition, number), part, parts)
+        nbytes = self.devices.load.chunk / parts
         self._clean(now, partition, work.cleaned)
         if work.fast:
-            self.from_ssd += 1
-            return self.devices.ssd(partition).submit(now, reader, chunk)
-        self.from_hdd += 1
-        done = self.devices.hdd(partition).submit(now, reader, chunk)
-        self.devices.ssd(partition).submit(now, reader, chunk, write=True)
-        return done
+            return "ssd", self.devices.ssd(partition).submit(now, reader, nbytes)
+        done = self.devices.hdd(partition).submit(now, reader, nbytes)
+        self.later(done, self._fill, partition, reader, nbytes)
+        return "hdd", done
+
+    def _fill(self, now: float, partition: int, reader: object, nbytes: float) -> None:
+        self.devices.ssd(partition).submit(now, reader, nbytes, write=True)
 
     def _clean(self, now: float, partition: int, blocks: list[int]) -> None:
         """Queue dirty blocks, and write those of this partition's disk, one after the other."""
@@ -231,9 +235,10 @@ class TieredStore(DiskStore):
         super().__init__(devices)
         load = devices.load
         self.segments: dict[tuple[int, int], LabSegment] = {}
+        self._uncopied: list[list[LabSegment]] = [[] for _ in devices.hdds]
         held = int(load.ssd_bytes * EVICT_TO / load.segment) // max(1, load.leaders)
         for each in range(load.leaders):
-            last = self.segment_of(each, SPAN // 2 - 1)
+            last = self.devices.segment_of(each, SPAN // 2 - 1)
             for back in range(held - 1, -1, -1):
                 self._add(each, last - back, Cached if back else Active)
 
@@ -243,43 +248,41 @@ class TieredStore(DiskStore):
         size = round(self.devices.load.segment)
         self.segments[partition, segment] = LabSegment(partition, segment, state, size, round(1000 * ends))
 
-    def segment_of(self, partition: int, number: int) -> int:
-        """Return the segment of a chunk. Segments roll with jitter, not all partitions' at one time."""
-        return (number + self.devices.shift(partition)) // self.devices.per_segment
-
     def home(self, partition: int) -> DeviceQueue:
         is_leader = partition < self.devices.load.leaders
         on_hdd = append_tier(is_leader, followers_on=Tier.HDD) is Tier.HDD
         return self.devices.hdd(partition) if on_hdd else self.devices.ssd(partition)
 
     def write(self, now: float, partition: int, number: int, nbytes: float) -> float:
-        return self.home(partition).submit(now, partition, nbytes, write=True)
+        return self.home(partition).submit(now, ("write", partition), nbytes, write=True)
 
-    def read(self, now: float, partition: int, number: int, reader: object) -> float:
+    def read(
+        self, now: float, partition: int, number: int, reader: object, part: int = 0, parts: int = 1
+    ) -> tuple[str, float]:
         if not self.on_ssd(partition, number):
-            return super().read(now, partition, number, reader)
-        self.from_ssd += 1
-        return self.devices.ssd(partition).submit(now, reader, self.devices.load.chunk)
+            return super().read(now, partition, number, reader, part, parts)
+        return "ssd", self.devices.ssd(partition).submit(now, reader, self.devices.load.chunk / parts)
 
     def on_ssd(self, partition: int, number: int) -> bool:
-        segment = self.segments.get((partition, self.segment_of(partition, number)))
+        segment = self.segments.get((partition, self.devices.segment_of(partition, number)))
         return segment is not None and read_tier(segment.state) is Tier.SSD
 
     def appended(self, partition: int, number: int) -> None:
         """A chunk was appended: if it is the first of a segment, the one before became inactive."""
-        before = self.segment_of(partition, number - 1)
-        if self.segment_of(partition, number) != before:
+        before = self.devices.segment_of(partition, number - 1)
+        if self.devices.segment_of(partition, number) != before:
             self.rolled(partition, before)
 
     def rolled(self, partition: int, segment: int) -> None:
         """A segment became inactive, and the next one active."""
         self.segments[partition, segment].state = OnlyCache
+        self._uncopied[partition % len(self._uncopied)].append(self.segments[partition, segment])
         self._add(partition, segment + 1, Active)
 
     def begin_copy(self, disk: int) -> LabSegment | None:
         """Return the segment that is now copied to this HDD, if any waits."""
-        waiting = (each for each in self.segments.values() if each.partition % len(self.devices.hdds) == disk)
-        if (segment := next_to_copy(waiting)) is not None:
+        if (segment := next_to_copy(self._uncopied[disk])) is not None:
+            self._uncopied[disk].remove(segment)
             segment.state = Copying
         return segment
 

@@ -6,6 +6,7 @@ import heapq
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,18 @@ from controller.labs.tiers.placement import (
 )
 from controller.labs.tiers.workload import DIRTY_SHARE, Architecture, Flush, LabWorkload
 from statemachines.tier_placement import FlushReason
+
+
+@dataclass(slots=True)
+class Fetch:
+    """A chunk that a consumer asked for. `then` gets the time when it has it; `source` is what the data comes from."""
+
+    partition: int
+    number: int
+    reader: int
+    kind: str
+    then: Callable[[float], None]
+    source: str = "memory"
 
 
 class LabBroker:
@@ -54,7 +67,9 @@ class LabBroker:
         self._number = 0
         self._written = [-1] * load.partitions
         self._unflushed = [0] * load.partitions
-        self._ahead: set[int] = set()
+        self._ahead: dict[int, tuple[int, float]] = {}
+        self.windows, self.window_s, self.sent_ahead_s = load.windows, load.window_s, load.sent_ahead_s
+        self.slices = load.flush_slices
         self._turns: dict[str, FlushTurns] = {}
         self._slices_due = [0] * load.partitions
         self._flushed_slices = [0] * load.partitions
@@ -81,7 +96,6 @@ class LabBroker:
 
     def _reset(self) -> None:
         self.measured.clear()
-        self.store.from_hdd = self.store.from_ssd = 0
 
     def _start(self) -> None:
         load = self.load
@@ -158,52 +172,69 @@ class LabBroker:
 
     def _write_slice(self, now: float, partition: int) -> None:
         """Write one slice of a log; the next that is due follows when it is written."""
-        chunk = self._flushed_slices[partition] // self.load.flush_slices
-        done = self.store.write(now, partition, SPAN // 2 + chunk, self.load.chunk / self.load.flush_slices)
+        chunk = self._flushed_slices[partition] // self.slices
+        done = self.store.write(now, partition, SPAN // 2 + chunk, self.load.chunk / self.slices)
         self.at(done, self._slice_written, partition)
 
     def _slice_written(self, now: float, partition: int) -> None:
         self._flushed_slices[partition] += 1
-        self._unflushed[partition] -= self._flushed_slices[partition] % self.load.flush_slices == 0
+        self._unflushed[partition] -= self._flushed_slices[partition] % self.slices == 0
         self._slices_due[partition] -= 1
         if self._slices_due[partition]:
             self._write_slice(now, partition)
 
     # -- consumers
 
-    def _read(self, now: float, partition: int, number: int, reader: int, kind: str, fill: bool) -> float:
-        """Return when a chunk is with its consumer."""
-        chunk = chunk_of(partition, SPAN // 2 + number)
-        ready = self.cache.ready_at(chunk)
-        host, missed = self.load.host, 0.0
-        if ready is None:
-            missed = self.random.choice(host.device_reads_s) if host.device_reads_s else 0.0
-            before = self.store.from_hdd
-            ready = self.store.read(now, partition, SPAN // 2 + number, reader)
-            self.measured.chunks[f"{kind} hdd" if self.store.from_hdd > before else f"{kind} ssd"] += 1
-            if fill:
-                self.cache.insert(chunk, ready, read=True)
-                self._read_ahead(now, partition, number, reader, kind)
-        elif chunk in self._ahead:
-            self._ahead.discard(chunk)
-            self._read_ahead(now, partition, number, reader, kind)
+    def _fetch(self, now: float, fetch: Fetch) -> None:
+        """Read a chunk for a consumer, from the page cache or at the pace at which the consumer receives it."""
+        chunk = chunk_of(fetch.partition, SPAN // 2 + fetch.number)
+        ahead, ahead_ready = self._ahead.pop(fetch.reader, (None, 0.0))
+        if self.bypass and fetch.kind == "cold":
+            self._answer(self._from_device(now, fetch, 0, 1), fetch, self.windows)
+        elif (ready := self.cache.ready_at(chunk)) is not None:
+            self._answer(max(now, ready), fetch, self.windows)
         else:
-            self.measured.chunks[f"{kind} memory"] += 1
-        return max(now, ready) + missed + self._host_s(host.reads_s if kind == "hot" else host.begun_reads_s)
+            ready = ahead_ready if ahead == chunk else self._from_device(now, fetch, 0, self.windows)
+            self.cache.insert(chunk, ready, read=True)
+            self._send(now, fetch, 0, now, ready)
+
+    def _from_device(self, now: float, fetch: Fetch, window: int, windows: int) -> float:
+        """Return when one of the windows of a chunk is in memory."""
+        number = SPAN // 2 + fetch.number
+        fetch.source, ready = self.store.read(now, fetch.partition, number, fetch.reader, window, windows)
+        slower = self.load.host.device_reads_s
+        return ready + self.random.choice(slower) if slower else ready
+
+    def _send(self, now: float, fetch: Fetch, window: int, sent: float, ready: float) -> None:
+        """Come to a window that is in memory from a time on, and read the next one, as Linux does when a reader comes
+        to a window's first page, there or not (`filemap_get_pages`).
+
+        `sent`: when the network could take the window. A file, so a segment, has a read-ahead of its own.
+        """
+        sent = max(sent, ready - self.sent_ahead_s if window else ready)
+        if window + 1 < self.windows:
+            following = self._from_device(now, fetch, window + 1, self.windows)
+            received = sent + self.window_s
+            self.at(max(received, ready), self._send, fetch, window + 1, received, following)
+            return
+        after, segment_of = SPAN // 2 + fetch.number + 1, self.devices.segment_of
+        chunk = chunk_of(fetch.partition, after)
+        is_there = fetch.number < self._written[fetch.partition] and chunk not in self.cache
+        if is_there and segment_of(fetch.partition, after) == segment_of(fetch.partition, after - 1):
+            next_fetch = replace(fetch, number=fetch.number + 1)
+            self._ahead[fetch.reader] = chunk, self._from_device(now, next_fetch, 0, self.windows)
+        self._answer(sent, fetch, 1)
+
+    def _answer(self, sent: float, fetch: Fetch, windows: int) -> None:
+        """The network takes the last windows of a chunk, from this time on."""
+        self.measured.chunks[f"{fetch.kind} {fetch.source}"] += 1
+        host = self.load.host
+        taken = self._host_s(host.reads_s if fetch.kind == "hot" else host.begun_reads_s)
+        fetch.then(sent + windows * self.window_s + taken)
 
     def _host_s(self, measured: Sequence[float]) -> float:
         """Return the time of one operation on this side of the devices: the model's, or drawn from measured ones."""
         return self.random.choice(measured) if measured else self.load.memory_s + self.load.chunk / self.load.memory
-
-    def _read_ahead(self, now: float, partition: int, number: int, reader: int, kind: str) -> None:
-        """Read the chunks after this one, which are counted as what the reader read from the device."""
-        for after in range(number + 1, number + 1 + self.load.read_ahead):
-            chunk = chunk_of(partition, SPAN // 2 + after)
-            if chunk not in self.cache and after <= self._written[partition]:
-                before = self.store.from_hdd
-                self.cache.insert(chunk, self.store.read(now, partition, SPAN // 2 + after, reader))
-                self._ahead.add(chunk)
-                self.measured.chunks[f"{kind} hdd" if self.store.from_hdd > before else f"{kind} ssd"] += 1
 
     def _read_real_time(
         self, now: float, partition: int, job: int, number: int, due: float, reads: list[float]
@@ -212,10 +243,13 @@ class LabBroker:
             waiting = now + self.load.period_s / 4
             self.at(waiting, self._read_real_time, partition, job, number, waiting, reads)
             return
-        done = self._read(now, partition, number, job, "hot", fill=True)
-        reads.append(done - due)
-        due += self.load.period_s
-        self.at(max(done, due), self._read_real_time, partition, job, number + 1, due, reads)
+
+        def received(done: float) -> None:
+            reads.append(done - due)
+            next_due = due + self.load.period_s
+            self.at(max(done, next_due), self._read_real_time, partition, job, number + 1, next_due, reads)
+
+        self._fetch(now, Fetch(partition, number, job, "hot", received))
 
     def _begin_lagging(self, now: float, partition: int, job: int) -> None:
         load = self.load
@@ -228,10 +262,13 @@ class LabBroker:
         if now - number * load.period_s < load.least_lag_s / 1.25:
             self._begin_lagging(now, partition, job)
             return
-        done = self._read(now, partition, number, job, "cold", fill=not self.bypass)
-        self.measured.cold_reads.append(done - now)
-        due = max(due + load.period_s / load.catch_up, now)
-        self.at(max(done, due), self._read_lagging, partition, job, number + 1, due)
+
+        def received(done: float) -> None:
+            self.measured.cold_reads.append(done - now)
+            next_due = max(due + load.period_s / load.catch_up, now)
+            self.at(max(done, next_due), self._read_lagging, partition, job, number + 1, next_due)
+
+        self._fetch(now, Fetch(partition, number, job, "cold", received))
 
     # -- copies of the tiered log
 

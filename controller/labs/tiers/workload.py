@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from controller.labs.tiers.devices import MB, DeviceModel, hdd_model, ssd_model
+from controller.labs.tiers.devices import MB, READ_AHEAD_BYTES, DeviceModel, hdd_model, ssd_model
 from statemachines.tier_placement import FLUSH_SLICE_BYTES, FlushReason, flush_reason, flush_slice_wait_ms
 
 
@@ -57,8 +57,9 @@ class HostLatency:
     """Seconds of operations that need no device, as measured on a host; empty: the model's constants.
 
     `writes_s` and `reads_s` are of a chunk in memory, from when they were due, so they include the wait for a core;
-    `begun_reads_s` are of the same reads from when they began. `device_reads_s`: what a read of a device takes besides
-    the device. `hdd_late_s` and `ssd_late_s`: by how much the services of devices took longer than the model's.
+    `begun_reads_s` are of the same reads from when they began, all without the network. `device_reads_s`: what a read
+    of `read_ahead` bytes takes besides the device. `hdd_late_s` and `ssd_late_s`: by how much the services of devices
+    took longer than the model's.
     """
 
     writes_s: tuple[float, ...] = ()
@@ -79,8 +80,14 @@ class LabWorkload:
     job reads `catch_up` times as fast as its partition is written, and begins anew when it has caught up. The others
     lag by up to `near_s`, the 8 minutes that the page cache holds, exponentially so that a fifth would lag by more.
     An HDD takes copies `copy_share` times as fast as leaders' data comes, `copy_piece` bytes at a time, as brokers do.
-    A flush by rate writes `flush_slice` bytes at a time, spread over `flush_every_s`. `read_ahead`: chunks that a
-    sequential read brings beyond its own. `sample_s`: interval of the disks' writes.
+    A flush by rate writes `flush_slice` bytes at a time, spread over `flush_every_s`. `sample_s`: interval of the
+    disks' writes.
+
+    Reads are those of Kafka's consumer with its defaults. Nearly all jobs lag by more than 1.2 s, so each fetch is as
+    large as it may be, `chunk` (`max.partition.fetch.bytes`). The consumer's `receive_buffer` (`receive.buffer.bytes`)
+    goes over the network each `round_trip_s`, half a millisecond within a data centre. The broker sends from the page
+    cache at that pace, with up to `send_buffer` (`socket.send.buffer.bytes`) not yet acknowledged; `read_ahead` bytes
+    are read ahead.
     """
 
     page_cache: float = 80 * 1024 * MB
@@ -96,7 +103,11 @@ class LabWorkload:
     most_lag_s: float = 9_000.0
     ssd_time: float = 1.2
     catch_up: float = 5.0
-    chunk: float = 2 * MB
+    chunk: float = 1024 * 1024
+    read_ahead: float = READ_AHEAD_BYTES
+    receive_buffer: float = 64 * 1024
+    send_buffer: float = 100 * 1024
+    round_trip_s: float = 0.0005
     segment: float = 1_000 * MB
     record: float = 1_000.0
     flush_records: int = 50_000
@@ -105,7 +116,6 @@ class LabWorkload:
     flush_slice: float = FLUSH_SLICE_BYTES
     copy_share: float = 1.1
     copy_piece: float = 256 * 1024
-    read_ahead: int = 0
     sample_s: float = 0.1
     page_lists: int = 2
     memory: float = 5_000 * MB
@@ -141,6 +151,21 @@ class LabWorkload:
     def period_s(self) -> float:
         """Seconds between two chunks of a partition."""
         return self.chunk * self.partitions / self.traffic
+
+    @property
+    def windows(self) -> int:
+        """Reads of `read_ahead` bytes that a fetch consists of."""
+        return max(1, round(self.chunk / self.read_ahead))
+
+    @property
+    def window_s(self) -> float:
+        """Seconds in which a consumer receives `read_ahead` bytes that are in memory."""
+        return self.chunk / self.windows / self.receive_buffer * self.round_trip_s
+
+    @property
+    def sent_ahead_s(self) -> float:
+        """Seconds that the network takes for what is in a full send buffer besides what is on its way."""
+        return max(0.0, self.send_buffer / self.receive_buffer - 1) * self.round_trip_s
 
     @property
     def flush_chunks(self) -> int:
@@ -187,6 +212,10 @@ class LabWorkload:
             least_lag_s=self.least_lag_s * time_ratio,
             most_lag_s=self.most_lag_s * time_ratio,
             chunk=self.chunk * bytes_ratio,
+            read_ahead=self.read_ahead * bytes_ratio,
+            receive_buffer=self.receive_buffer * bytes_ratio,
+            send_buffer=self.send_buffer * bytes_ratio,
+            round_trip_s=self.round_trip_s * time_ratio,
             segment=self.segment * bytes_ratio,
             record=self.record * bytes_ratio,
             flush_rate=self.flush_rate * rate,
@@ -212,5 +241,7 @@ class LabWorkload:
             "share of lagging jobs": self.lagging,
             "HDDs per SSD": self.hdds / self.ssds,
             "jobs per HDD": self.jobs / self.hdds,
+            "SSD bandwidth over a consumer's network": self.ssd.bandwidth * self.round_trip_s / self.receive_buffer,
+            "fetch over read-ahead": self.windows,
             "fetch over page cache": self.chunk / self.page_cache,
         }
