@@ -296,6 +296,26 @@ def _made_cachestat() -> Callable[[int, int, int], int | None]:
 _NO_NOWAIT: Final = frozenset((errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL))
 
 
+def read_from_device(path: str) -> None:
+    """Read the first bytes of a file from its device, past the page cache, where the system and the file system can."""
+    if sys.platform != "linux":
+        return
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECT | OPEN_FLAGS)
+    except OSError:
+        return  # there is no such file, or no such read
+    try:
+        with mmap.mmap(-1, _DIRECT_BYTES) as page:  # such a read needs an aligned buffer
+            os.preadv(fd, [page], 0)
+    except OSError:
+        return  # an answer, too
+    finally:
+        os.close(fd)
+
+
+_DIRECT_BYTES: Final = 4096
+
+
 def append(fd: int, data: bytes | bytearray | memoryview) -> int:
     """Write at the end of a file that was opened with O_APPEND, as `os.write`."""
     if sys.platform == "win32":

@@ -14,6 +14,7 @@ from functools import partial
 import msgspec
 
 from controller.broker.log_manager import LogManager
+from controller.broker.records.cold_reads import until_cached
 from controller.broker.request_context import Drive, Job, Steps
 from controller.clock import Clock, Timer
 from controller.storage import DeviceUnavailable, LogDirectory, PartitionLog, StorageError
@@ -97,7 +98,7 @@ class FlushPacing:
         for key, turn in [*turns.items()]:
             if not turn.is_writing and not turn.slice_bytes:
                 del turns[key]
-                _flush(turn.log)
+                self._drive(_flush(turn.log))
         ready = next((turn for turn in turns.values() if not turn.is_writing), None)
         if ready is None or self._closed:
             return
@@ -123,13 +124,13 @@ class FlushPacing:
         turns = self._turns.get(device, {})
         if not turn.slice_bytes and turns.pop(id(turn.log), None) is not None:
             self._flushed_bytes[device] += turn.waiting_bytes
-            _flush(turn.log)
+            self._drive(_flush(turn.log))
         if turns and device not in self._timers:
             self._arm(device, 0.0)
 
 
-def _flush(log: PartitionLog) -> None:
-    """What it raises was reported by the log's directory."""
+def _flush(log: PartitionLog) -> Steps:
+    """What it raises was reported by the log's directory, or by the device's pool."""
     if log.health.cause is None:
         with suppress(StorageError):
-            log.flush()
+            yield from until_cached(log, partial(log.flush, log.log_end_offset))

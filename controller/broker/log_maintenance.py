@@ -115,7 +115,19 @@ class LogMaintenance:
         self._each(lambda directory: self._write_high_watermarks(directory, soon=True))
 
     def flush(self) -> None:
-        self._each(lambda directory: directory.flush_due(self._clock.wall_ms()))
+        self._each(lambda directory: self._begin("flush", directory, self._flush(directory)))
+
+    def _flush(self, directory: LogDirectory) -> Steps:
+        first: Exception | None = None
+        for log in directory.flush_due(self._clock.wall_ms()):
+            try:
+                yield from until_cached(log, partial(log.flush, log.log_end_offset))
+            except StorageError:
+                raise
+            except Exception as error:  # noqa: BLE001 - raised below; the other logs are flushed
+                first = first or error
+        if first is not None:
+            raise first
 
     def apply_retention(self) -> None:
         high_watermarks = self._replicas.high_watermarks()
@@ -143,8 +155,7 @@ class LogMaintenance:
     ) -> Generator[Yielded, Any, int]:
         """Raises LogOffline, OutOfResources, DeviceUnavailable. Any other error is the log's alone."""
         try:
-            yield from until_cached(log, partial(log.deletable, high_watermark))
-            count, removal = log.let_go(high_watermark)
+            count, removal = yield from until_cached(log, partial(log.let_go, high_watermark))
         except StorageError:
             raise
         except Exception:  # noqa: BLE001 - logged with its place; the other logs are looked after

@@ -6,11 +6,13 @@ decided elsewhere. A directory that can't be trusted is offline, with every part
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from controller.broker.partition import Partition
-from controller.broker.request_context import Job, Steps
+from controller.broker.records.cold_reads import until_cached
+from controller.broker.request_context import Job, Steps, Yielded
 from controller.storage import (
     NO_TOPIC_ID,
     DeviceUnavailable,
@@ -266,7 +268,7 @@ class LogManager:
         log.health.check()
         return log
 
-    def delete_all(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, StorageError]:
+    def delete_all(self, keys: Sequence[TopicPartition]) -> Generator[Yielded, Any, dict[TopicPartition, StorageError]]:
         """Those that are nowhere are passed over. Returns those that are not deleted, with the reason."""
         by_directory: dict[int, list[TopicPartition]] = {}
         for key in keys:
@@ -276,13 +278,27 @@ class LogManager:
                     break
         failed: dict[TopicPartition, StorageError] = {}
         for index, those in by_directory.items():
+            directory = self.directories[index]
             try:
-                self.directories[index].delete_all(those)
-            except (LogOffline, OutOfResources) as error:
-                left = self.directories[index].logs
+                yield from self._delete(directory, those)
+            except (LogOffline, OutOfResources, DeviceUnavailable) as error:
                 offline = isinstance(error, LogOffline)
-                failed.update({key: error for key in those if offline or key in left})
+                failed.update({key: error for key in those if offline or key in directory.logs})
+                failed.update({key: LogOffline(directory.path, error) for key in those if key in directory.unopened})
         return failed
+
+    def _delete(self, directory: LogDirectory, those: Sequence[TopicPartition]) -> Steps:
+        for key in those:
+            if (log := directory.logs.get(key)) is not None:
+                yield from until_cached(log, log.settle)
+        directory.health.check()
+        retiring = directory.retiring([key for key in those if key in directory.logs])
+        try:
+            yield Job(retiring, directory.device, order=directory.path, what=retiring.what)
+        except DeviceUnavailable as error:
+            directory.not_retired(retiring, error)
+            raise
+        directory.retired(retiring)
 
     def set_aside(self, topic: str, index: int) -> None:
         """Remove the partition but keep its files, under another name; no-op if it is in no directory. Raises

@@ -432,10 +432,12 @@ class ReplicaManager:
         for first in range(0, max(len(rows), 1), SLICE):
             if first:
                 yield None
-            errors += self._stop_some(rows[first : first + SLICE])
+            errors += yield from self._stop_some(rows[first : first + SLICE])
         return StopReplicaResponse(ErrorCode.NONE, tuple(errors))
 
-    def _stop_some(self, rows: Sequence[tuple[str, StopReplicaPartitionState]]) -> list[StopReplicaPartitionError]:
+    def _stop_some(
+        self, rows: Sequence[tuple[str, StopReplicaPartitionState]]
+    ) -> Generator[Yielded, Any, list[StopReplicaPartitionError]]:
         stopped: list[Partition] = []
         found = {(topic, state.partition_index): self._stopped(topic, state, stopped) for topic, state in rows}
         deleted = {
@@ -443,7 +445,7 @@ class ReplicaManager:
             for topic, state in rows
             if state.delete_partition and found[topic, state.partition_index] is ErrorCode.NONE
         }
-        failed = self._deleted(tuple(deleted))
+        failed = yield from self._deleted(tuple(deleted))
         for key in deleted:
             error = failed.get(key)
             partition = self._partitions.get(key)
@@ -461,12 +463,12 @@ class ReplicaManager:
             for topic, state in rows
         ]
 
-    def _deleted(self, keys: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], Exception]:
+    def _deleted(self, keys: Sequence[tuple[str, int]]) -> Generator[Yielded, Any, Mapping[tuple[str, int], Exception]]:
         """Those that are not, with the reason. An exception costs the partitions of this slice alone."""
         if self._logs is None:
             return {}
         try:
-            return self._logs.delete_all(keys)
+            return (yield from self._logs.delete_all(keys))
         except Exception as error:  # noqa: BLE001 - logged with its place; other partitions are unaffected
             self._note("error", f"StopReplica failed in {len(keys)} partitions\n{traceback.format_exc()}")
             return dict.fromkeys(keys, error)

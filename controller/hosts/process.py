@@ -200,6 +200,7 @@ class BrokerProcess:
                 producer_ids_max=settings.producer_ids_max,
                 tiers=settings.tiers.tiers,
             )
+            self._devices.watch({one.device for one in logs.directories if one.health.cause is None}, disk.ask)
             for note in opening_notes(logs):
                 self._trace.emit(note)
         except (AlreadyLocked, DuplicateLogs, NoLogDirectory) as error:

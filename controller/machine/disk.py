@@ -276,7 +276,8 @@ class MemoryDisk:
             self.require_cached(path, len(self._inode(path).data))
         return bytes(self._inode(path).data)
 
-    def replace(self, path: str, data: bytes, durable: bool = True) -> None:
+    def replace(self, path: str, data: bytes | Callable[[], bytes], durable: bool = True) -> None:
+        data = data() if callable(data) else data
         self.touch(path)
         directory, name = self._parent(path), _split(path)[1]
         inode = _Inode(bytes(data), len(data) if durable else 0, modified_ms=self.now_ms)

@@ -326,6 +326,7 @@ class Cleaning:
         self._new = swap = new.rename(SWAP)
         self._phase = _Phase.NAMED
         yield sync_names
+        log.settle()  # a flush by a job may be about to sync what is removed next
         if tiers is not None:
             tiers.replaced(swap.base_offset, swap.next_offset)
         log.replace_segments(group, swap)
@@ -340,6 +341,7 @@ class Cleaning:
         yield sync_names
 
     def _take_names(self, swap: Segment) -> None:
+        self._log.settle()
         new, tiers = swap.rename(""), self._log.tiers
         if tiers is not None:
             move(new, OnlyCache)

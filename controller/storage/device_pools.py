@@ -11,15 +11,30 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Generic, TypeVar
 
-from controller.storage.devices import Device, DeviceLimits, DeviceStats, JobOutcome, Then, outcome_of, unavailable
+from controller.storage.devices import (
+    Device,
+    DeviceLimits,
+    DeviceStats,
+    JobOutcome,
+    Then,
+    outcome_of,
+    state_of,
+    unavailable,
+)
+from controller.storage.disk import is_shortage
 
 IDLE_S = 30.0
 """A thread ends after so long without a job."""
 CHECK_S = 0.5
 """How often jobs are compared with their limits, while there are any."""
+SILENT_LIMIT_S = 1.0
+"""The limit of a job, if it has none of its own, while the device is silent: the next to come need not wait as long."""
+OVERDUE_S = 2.0
+"""From then on an operation that has no order, which is a read of 1 MiB at most, takes long; or half of its limit."""
 
 
 class _Job:
@@ -46,7 +61,9 @@ class _Pool:
         self, device: Device, limits: DeviceLimits, now_s: Callable[[], float], note: Callable[[str], None]
     ) -> None:
         self._note = note
-        self._is_silent = False
+        self._state = state_of(device)
+        self._is_asked = False
+        self.is_silent = False
         """A job was answered at its limit, and none has ended since."""
         self.device = device
         self.changed = threading.Condition()
@@ -117,7 +134,8 @@ class _Pool:
                 del self._running[job]
                 self._follow(job)
                 is_first = self._take_answer(job)
-                was_silent, self._is_silent = self._is_silent, False
+                was_silent, self.is_silent = self.is_silent, False
+                self._state.overdue.discard(id(self))
                 self.changed.notify_all()
             if was_silent:
                 self._note(f"device {self.device} answers again")
@@ -163,6 +181,25 @@ class _Pool:
         """Answer the jobs whose limit is over. True if there are others."""
         return self._answer_instead(lambda job: job.due_s <= now_s, now_s, "no answer from the device", silent=True)
 
+    def look(self, now_s: float, ask: Callable[[Device], None] | None) -> None:
+        """See whether an operation takes long. A device that is written to is asked for one if it has none."""
+        with self.changed:
+            overdue_s = min(OVERDUE_S, self._limits.limit_ms / 2_000.0)
+            began_s = [job.began_s for job in self._running if job.began_s is not None and not job.order]
+            if self._closed:
+                return
+            if self.is_silent or any(now_s - each >= overdue_s for each in began_s):
+                self._state.overdue.add(id(self))
+            if ask is None or self._is_asked or not self._state.is_written:
+                return
+            self._is_asked, self._state.is_written = True, False
+        what = f"a read to see whether {self.device} answers"
+        limit_s = self._limits.limit_ms / 1_000.0
+        self.submit(_Job(partial(ask, self.device), self._has_answered, "", 0, now_s, limit_s, what))
+
+    def _has_answered(self, _outcome: JobOutcome) -> None:
+        self._is_asked = False
+
     def _answer_instead(self, applies: Callable[[_Job], bool], now_s: float, why: str, *, silent: bool = False) -> bool:
         with self.changed:
             over = [job for job in self._unanswered if applies(job)]
@@ -175,8 +212,8 @@ class _Pool:
             if dropped:
                 self._drop(dropped)
             left = bool(self._unanswered)
-            if is_new := silent and bool(over) and not self._is_silent:
-                self._is_silent = True
+            if is_new := silent and bool(over) and not self.is_silent:
+                self.is_silent = True
         if is_new:
             job = over[0]
             waited = f"{job.what or 'a job'}: {why} in {now_s - job.submitted_s:.1f} s"
@@ -203,6 +240,7 @@ class _Pool:
         """Take no further job, wait for those that are there, and answer those that are left. Their names."""
         with self.changed:
             self._closed = True
+            self._state.overdue.discard(id(self))
             self.changed.notify_all()
             while self._unanswered and (left_s := until_s - self._now_s()) > 0.0:
                 self.changed.wait(left_s)
@@ -252,6 +290,15 @@ class DevicePools:
         self._pools: dict[Device, _Pool] = {}
         self._closed = False
         self._watching = False
+        self._ask: Callable[[Device], None] | None = None
+
+    def watch(self, devices: Iterable[Device], ask: Callable[[Device], None]) -> None:
+        """From now on ask these devices for an operation now and then, while they are written to: `ask` returns when a
+        device has answered one, which no cache may do for it."""
+        for device in devices:
+            self._begin(device)
+        self._ask = ask
+        self._begin_to_watch()
 
     def submit(
         self,
@@ -264,11 +311,13 @@ class DevicePools:
         limit_ms: float | None = None,
         what: str = "",
     ) -> None:
-        limit_s = (self._limits.limit_ms if limit_ms is None else limit_ms) / 1_000.0
-        job = _Job(call, then, order, size_bytes, self._now_s(), limit_s, what)
         pool = self._pools.get(device)
         if pool is None:
             pool = self._begin(device)
+        limit_s = (self._limits.limit_ms if limit_ms is None else limit_ms) / 1_000.0
+        if limit_ms is None and pool is not None and pool.is_silent:
+            limit_s = min(limit_s, SILENT_LIMIT_S)
+        job = _Job(call, then, order, size_bytes, self._now_s(), limit_s, what)
         if pool is None:
             job.answered = True
             _call(job, unavailable(device, what, "the broker shuts down"))
@@ -299,7 +348,7 @@ class DevicePools:
             now_s = time.monotonic()
             if self.expire():
                 idle_since_s = now_s
-            elif now_s - idle_since_s > IDLE_S:
+            elif self._ask is None and now_s - idle_since_s > IDLE_S:
                 self._watching = False  # first: a job that is submitted after the next look begins another thread
                 if not self.expire():
                     return
@@ -311,6 +360,8 @@ class DevicePools:
     def expire(self) -> bool:
         """Answer the jobs whose limit is over, as a thread does twice a second. True if there are others."""
         now_s = self._now_s()
+        for pool in list(self._pools.values()):
+            pool.look(now_s, self._ask)
         left = [pool.expire(now_s) for pool in list(self._pools.values())]
         return any(left)
 
@@ -325,3 +376,89 @@ class DevicePools:
 
     def stats(self) -> list[DeviceStats]:
         return [pool.stats() for pool in list(self._pools.values())]
+
+
+AGAIN_S = 0.5
+
+
+Content = TypeVar("Content")
+
+
+class Later(Generic[Content]):
+    """`write` replaces a file, durably; called on a thread of its own, one file at a time. An OSError of its is raised
+    to the next who asks for that file."""
+
+    def __init__(self, write: Callable[[str, Content], None]) -> None:
+        self._write = write
+        self._changed = threading.Condition()
+        self._waiting: dict[str, Content] = {}
+        self._writing: str | None = None
+        self._errors: dict[str, OSError] = {}
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End the thread, once it has written what waits. It starts again with the next `put`."""
+        with self._changed:
+            thread, self._stopping = self._thread, True
+            self._changed.notify_all()
+        if thread is not None:
+            thread.join()
+        self._thread, self._stopping = None, False
+
+    def put(self, path: str, data: Content) -> None:
+        """It will be written. OSError: the last time it failed."""
+        with self._changed:
+            self._raise_for(path)
+            self._waiting[path] = data
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="disk-later", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def settle(self, path: str) -> None:
+        """Nothing that was put is written to this file once this returned: what waits is dropped, what is being written
+        is waited for. OSError: the last time it failed."""
+        with self._changed:
+            self._waiting.pop(path, None)
+            while self._writing == path:
+                self._changed.wait()
+            self._waiting.pop(path, None)  # what was being written, and was put back for want of descriptors
+            self._raise_for(path)
+
+    def settle_below(self, directory: str) -> None:
+        """`settle` for each file in a directory; what failed is not raised."""
+        inside = directory + "/"
+        with self._changed:
+            while self._writing is not None and self._writing.startswith(inside):
+                self._changed.wait()
+            for path in [one for one in self._waiting if one.startswith(inside)]:
+                del self._waiting[path]
+
+    def _raise_for(self, path: str) -> None:
+        error = self._errors.pop(path, None)
+        if error is not None:
+            raise error
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting:
+                    if self._stopping:
+                        return
+                    self._changed.wait()
+                path = self._writing = next(iter(self._waiting))
+                data = self._waiting.pop(path)
+            error: OSError | None = None
+            try:
+                self._write(path, data)
+            except OSError as raised:
+                error = raised
+            with self._changed:
+                self._writing = None
+                self._changed.notify_all()
+                if error is not None and is_shortage(error):
+                    self._waiting.setdefault(path, data)
+                    self._changed.wait(AGAIN_S)
+                elif error is not None:
+                    self._errors[path] = error

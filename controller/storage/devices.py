@@ -25,6 +25,25 @@ class Device(msgspec.Struct, frozen=True):
         return self.name
 
 
+class DeviceState:
+    """What the threads of a process tell one another about a device. `overdue`: the pools in which an operation of it
+    takes long, so that nothing else should wait for it. `is_written`: it was written to since a pool looked last."""
+
+    __slots__ = ("is_written", "overdue")
+
+    def __init__(self) -> None:
+        self.overdue: set[int] = set()
+        self.is_written = False
+
+
+_STATES: dict[Device, DeviceState] = {}
+
+
+def state_of(device: Device) -> DeviceState:
+    """The one of this process."""
+    return _STATES.get(device) or _STATES.setdefault(device, DeviceState())
+
+
 ANY_DEVICE = Device("memory")
 """Of a disk that does not distinguish devices."""
 
@@ -39,6 +58,59 @@ class NotCached(Exception):
         self.device = device
         self.read_in = read_in
         self.size_bytes = size_bytes
+
+
+class FileChange:
+    """A change of a log's files: `call`, on any thread, once. Until it has ended, the log's thread changes nothing that
+    `call` uses, except by appends if it `appends`; then it calls `take`, and that `then`."""
+
+    __slots__ = ("_call", "_not_begun", "_outcome", "_then", "appends", "ended", "what")
+
+    def __init__(
+        self, call: Callable[[], object], then: Callable[[], None], what: str, *, appends: bool = False
+    ) -> None:
+        self._call = call
+        self._then = then
+        self._not_begun = [True]
+        self._outcome: JobOutcome | None = None
+        self.what = what
+        self.appends = appends
+        self.ended = False
+
+    def __call__(self, at_least: int = 0) -> None:
+        if self._claimed():
+            self._outcome = outcome_of(self._call)
+            self.ended = True
+
+    def give_up(self) -> bool:
+        """It is not carried out any more; False: it has begun."""
+        if self._claimed():
+            self.ended = True
+            return True
+        return False
+
+    def take(self) -> None:
+        """Raises what `call` raised."""
+        if self._outcome is not None:
+            if self._outcome.error is not None:
+                raise self._outcome.error
+            self._then()
+
+    def _claimed(self) -> bool:
+        try:
+            return self._not_begun.pop()  # of several threads one alone gets it
+        except IndexError:
+            return False
+
+
+class NotDone(NotCached):
+    """A change of a log must be carried out first, and not by the caller (`Disk.no_wait`): by a job of this `order`. If
+    that has no answer, `change.give_up` is called."""
+
+    def __init__(self, device: Device, change: FileChange, order: str) -> None:
+        super().__init__(device, change, 0, change.what)
+        self.change = change
+        self.order = order
 
 
 class DeviceLimits(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -31,7 +31,7 @@ from controller.storage.checkpoints import (
 )
 from controller.storage.compaction import CleanerLimits, Cleaning
 from controller.storage.compaction_rules import NEVER_CLEANED, DirtyRange
-from controller.storage.devices import ANY_DEVICE
+from controller.storage.devices import ANY_DEVICE, FileChange
 from controller.storage.disk import Disk, Health, Lock, LogHealth, is_shortage, on_disk
 from controller.storage.errors import CorruptLog, LogOffline, OutOfResources
 from controller.storage.log import PartitionLog
@@ -101,6 +101,18 @@ def _remove_partition(disk: Disk, path: str) -> OSError | None:
             raise
         return error
     return None
+
+
+class Retiring(FileChange):
+    """The removal of these logs' names."""
+
+    def __init__(self, logs: Mapping[TopicPartition, PartitionLog], call: Callable[[], object], what: str) -> None:
+        super().__init__(call, lambda: None, what)
+        self.logs = logs
+
+
+def _without(directory: LogDirectory, logs: Container[TopicPartition]) -> dict[TopicPartition, int]:
+    return {one: at for one, at in directory.high_watermarks.items() if one not in logs}
 
 
 class LogDirectory:
@@ -269,7 +281,7 @@ class LogDirectory:
         if self.unsettled.intersection(partitions):
             self._disk.sync_names(self.path)
             self.unsettled.difference_update(partitions)
-            self._write_offsets(MOVES, dict.fromkeys(sorted(self.unsettled), 0))
+            self._write_offsets(MOVES, lambda: dict.fromkeys(sorted(self.unsettled), 0))
 
     @on_disk
     def settle(self, partition: TopicPartition) -> None:
@@ -279,14 +291,14 @@ class LogDirectory:
     @on_disk
     def note_made(self, partitions: Collection[TopicPartition]) -> None:
         """Durably, before their logs are made; see MADE."""
-        self._write_offsets(MADE, dict.fromkeys(sorted({*self._made_beside, *partitions}), 0))
+        self._write_offsets(MADE, lambda: dict.fromkeys(sorted({*self._made_beside, *partitions}), 0))
         self._made_beside.update(partitions)
 
     @on_disk
     def forget_made(self) -> None:
         """Every directory is online, and no other has any of these partitions any more."""
         if self._made_beside:
-            self._write_offsets(MADE, {})
+            self._write_offsets(MADE, dict)
             self._made_beside.clear()
 
     @on_disk
@@ -319,18 +331,15 @@ class LogDirectory:
         log = self.futures.pop(partition)
         log.close()
         known = LogCheckpoint(log.recovery_point, log.log_start_offset, clean=True)
-        self._write_offsets(RECOVERY_POINTS, self._with(RECOVERY_POINTS, partition, log.recovery_point))
-        self._write_offsets(LOG_START_OFFSETS, self._with(LOG_START_OFFSETS, partition, log.log_start_offset))
+        points, starts = self._recovery_points, self._log_start_offsets
+        self._write_offsets(RECOVERY_POINTS, lambda: {**points(), partition: log.recovery_point})
+        self._write_offsets(LOG_START_OFFSETS, lambda: {**starts(), partition: log.log_start_offset})
         self.write_high_watermarks({**self.high_watermarks, partition: high_watermark})
         self.unsettled.add(partition)
-        self._write_offsets(MOVES, dict.fromkeys(sorted(self.unsettled), 0))
+        self._write_offsets(MOVES, lambda: dict.fromkeys(sorted(self.unsettled), 0))
         self._disk.rename(log.directory, self._directory(partition))
         self._disk.sync_names(self.path)
         return known
-
-    def _with(self, name: str, partition: TopicPartition, offset: int) -> dict[TopicPartition, int]:
-        self.checkpoint_recovery_points() if name == RECOVERY_POINTS else self.checkpoint_log_start_offsets()
-        return {**self._written[name], partition: offset}
 
     @on_disk
     def take_named(self, partition: TopicPartition, known: LogCheckpoint) -> PartitionLog:
@@ -402,6 +411,7 @@ class LogDirectory:
             producers_added=self._producers_added,
             tiers=LogTiers(self._disk, directory, self.stores, self.ssd) if self.stores else None,
             flush_soon=self._flush_soon,
+            device=self.device,
         )
 
     def _ask_to_flush(self, log: PartitionLog) -> bool:
@@ -424,14 +434,22 @@ class LogDirectory:
             self.health.warn(f"{error}; {otherwise}")
             return None
 
-    def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int], soon: bool = False) -> None:
+    def _write_offsets(self, name: str, offsets: Callable[[], Mapping[TopicPartition, int]]) -> None:
+        """On any thread: what they are when no other thread writes the file any more."""
+        written: dict[TopicPartition, int] = {}
+
+        def content() -> bytes:
+            written.update(offsets())
+            return encode_offsets(written)
+
+        self._disk.replace(f"{self.path}/{name}", content)
+        self._written[name] = written
+
+    def _write_offsets_soon(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         written = self._written.get(name)
-        if soon and written is not None and written == offsets and list(written) == list(offsets):
-            return
-        data = encode_offsets(offsets)
-        replace = self._disk.replace_soon if soon else self._disk.replace
-        replace(f"{self.path}/{name}", data)
-        self._written[name] = dict(offsets)
+        if written is None or written != offsets or list(written) != list(offsets):
+            self._disk.replace_soon(f"{self.path}/{name}", encode_offsets(offsets))
+            self._written[name] = dict(offsets)
 
     # Partitions come and go
 
@@ -482,36 +500,73 @@ class LogDirectory:
         """Remove the partition at once; `purge_deleted` removes its files. KeyError if it is not here."""
         self.delete_all((partition,))
 
-    @on_disk
     def delete_all(self, partitions: Sequence[TopicPartition]) -> None:
         """`delete` for many, with one write of each checkpoint."""
         self._retire(partitions, DELETED)
 
-    @on_disk
     def set_aside(self, partition: TopicPartition) -> None:
         """Remove the partition, but keep its files under another name for good. KeyError if it is not here."""
         self._retire((partition,), STRAY)
 
     def _retire(self, partitions: Sequence[TopicPartition], suffix: str) -> None:
+        self.health.check()
+        for partition in partitions:
+            self.logs[partition].settle()
+        retiring = self.retiring(partitions, suffix)
+        retiring()
+        self.retired(retiring)
+
+    def retiring(self, partitions: Sequence[TopicPartition], suffix: str = DELETED) -> Retiring:
+        """Removes the partitions, whose logs are settled. A job carries it out, in the order of this directory's, and
+        `retired` or `not_retired` takes it."""
         logs = {partition: self.logs.pop(partition) for partition in partitions}
-        try:
-            # Before the directories: a new life of a partition must not inherit the old one's offsets.
-            self.checkpoint_recovery_points()
-            self.checkpoint_log_start_offsets()
-            if any(log.cleaned_to != NEVER_CLEANED for log in logs.values()):
-                self.checkpoint_cleaner_points()
-            self.write_high_watermarks({one: at for one, at in self.high_watermarks.items() if one not in logs})
-            for partition in partitions:
-                directory = self._directory(partition)
-                ending = f".{self._now_ms():032x}{suffix}"
-                # The HDDs first: what they keep of a log that is gone would have no one to claim it.
-                retire_on_hdds(self.stores, directory, ending)
-                self._disk.rename(directory, f"{directory}{ending}")
-                logs.pop(partition).abandon()
-        except OutOfResources:
-            self.logs.update(logs)  # they are still here, and can be asked for again
-            raise
+        return Retiring(logs, partial(self._retire_files, logs, suffix), f"deletions in {self.path}")
+
+    def _retire_files(self, logs: Mapping[TopicPartition, PartitionLog], suffix: str) -> None:
+        """On any thread."""
+        # Before the directories: a new life of a partition must not inherit the old one's offsets.
+        self._write_offsets(RECOVERY_POINTS, self._recovery_points)
+        self._write_offsets(LOG_START_OFFSETS, self._log_start_offsets)
+        if any(log.cleaned_to != NEVER_CLEANED for log in logs.values()):
+            self._write_offsets(CLEANER_POINTS, self._cleaner_points)
+        self._write_offsets(HIGH_WATERMARKS, partial(_without, self, logs))
+        for partition in logs:
+            directory = self._directory(partition)
+            ending = f".{self._now_ms():032x}{suffix}"
+            self._disk.settle_derived(directory)
+            # The HDDs first: what they keep of a log that is gone would have no one to claim it.
+            retire_on_hdds(self.stores, directory, ending)
+            self._disk.rename(directory, f"{directory}{ending}")
         self._disk.sync_names(self.path)
+        for partition in logs:
+            self.unopened.pop(partition, None)
+
+    @on_disk
+    def retired(self, retiring: Retiring) -> None:
+        """Raises LogOffline; OutOfResources: those that have their names still are here, and can be asked for again."""
+        logs = retiring.logs
+        try:
+            retiring.take()
+            self.high_watermarks = _without(self, logs)
+        except OSError as error:
+            if is_shortage(error):
+                self.logs.update({one: log for one, log in logs.items() if self._disk.is_directory(log.directory)})
+            raise
+        finally:
+            for partition, log in logs.items():
+                if partition not in self.logs:
+                    log.abandon()
+
+    def not_retired(self, retiring: Retiring, error: Exception) -> None:
+        """The job has no answer. What it has begun, it may still do: nothing is made of these partitions before."""
+        if retiring.give_up():
+            self.logs.update(retiring.logs)
+            return
+        for partition, log in retiring.logs.items():
+            log.abandon()
+            self.unopened[partition] = error
+            if retiring.ended:
+                self.unopened.pop(partition, None)  # just now
 
     @on_disk
     def purge_deleted(self, at_most: int | None = None) -> int:
@@ -559,23 +614,39 @@ class LogDirectory:
     @on_disk
     def checkpoint_recovery_points(self, soon: bool = False) -> None:
         """Kafka: each `log.flush.offset.checkpoint.interval.ms`. The longer ago, the more is read after a crash."""
-        self._write_offsets(RECOVERY_POINTS, {one: log.recovery_point for one, log in self.logs.items()}, soon)
+        if soon:
+            self._write_offsets_soon(RECOVERY_POINTS, self._recovery_points())
+        else:
+            self._write_offsets(RECOVERY_POINTS, self._recovery_points)
+
+    def _recovery_points(self) -> dict[TopicPartition, int]:
+        return {one: log.recovery_point for one, log in list(self.logs.items())}
 
     @on_disk
     def checkpoint_log_start_offsets(self, soon: bool = False) -> None:
         """Kafka: each `log.flush.start.offset.checkpoint.interval.ms`. Those alone that files do not tell."""
-        offsets = {
+        if soon:
+            self._write_offsets_soon(LOG_START_OFFSETS, self._log_start_offsets())
+        else:
+            self._write_offsets(LOG_START_OFFSETS, self._log_start_offsets)
+
+    def _log_start_offsets(self) -> dict[TopicPartition, int]:
+        return {
             one: log.log_start_offset
-            for one, log in self.logs.items()
+            for one, log in list(self.logs.items())
             if log.log_start_offset and log.log_start_offset > log.segment_offsets[0]
         }
-        self._write_offsets(LOG_START_OFFSETS, offsets, soon)
 
     @on_disk
     def checkpoint_cleaner_points(self, soon: bool = False) -> None:
         """How far each log was compacted: written before its first segment is replaced, and after each cleaning."""
-        points = {one: log.cleaned_to for one, log in self.logs.items() if log.cleaned_to != NEVER_CLEANED}
-        self._write_offsets(CLEANER_POINTS, points, soon)
+        if soon:
+            self._write_offsets_soon(CLEANER_POINTS, self._cleaner_points())
+        else:
+            self._write_offsets(CLEANER_POINTS, self._cleaner_points)
+
+    def _cleaner_points(self) -> dict[TopicPartition, int]:
+        return {one: log.cleaned_to for one, log in list(self.logs.items()) if log.cleaned_to != NEVER_CLEANED}
 
     def cleaning(self, partition: TopicPartition, dirty: DirtyRange, limits: CleanerLimits) -> Cleaning:
         """A cleaning of the partition's log that has not begun."""
@@ -586,17 +657,18 @@ class LogDirectory:
         """Kafka: each `replica.high.watermark.checkpoint.interval.ms`."""
         if soon and HIGH_WATERMARKS in self._written and high_watermarks == self.high_watermarks:
             return
-        self._write_offsets(HIGH_WATERMARKS, high_watermarks, soon)
+        if soon:
+            self._write_offsets_soon(HIGH_WATERMARKS, high_watermarks)
+        else:
+            self._write_offsets(HIGH_WATERMARKS, lambda: high_watermarks)
         self.high_watermarks = dict(high_watermarks)
 
     # Upkeep
 
-    @on_disk
-    def flush_due(self, now_ms: int) -> int:
-        """Flushes logs whose `log.flush.interval.ms` is over. How many."""
-        due = [log for log in self._dirty() if now_ms - log.last_flush_ms >= log.settings.flush_ms]
-        self._each(log.flush for log in due)
-        return len(due)
+    def flush_due(self, now_ms: int) -> list[PartitionLog]:
+        """Logs whose `log.flush.interval.ms` is over."""
+        dirty = (log for log in self.logs.values() if log.recovery_point < log.log_end_offset)
+        return [log for log in dirty if now_ms - log.last_flush_ms >= log.settings.flush_ms]
 
     def _each(self, steps: Iterable[Callable[[], int | None]]) -> int:
         """Carries out all steps, one log's each, and sums what they return; then raises the first exception that is
@@ -613,9 +685,6 @@ class LogDirectory:
         if first is not None:
             raise first
         return total
-
-    def _dirty(self) -> Iterator[PartitionLog]:
-        return (log for log in self.logs.values() if log.recovery_point < log.log_end_offset)
 
     @on_disk
     def apply_retention(self, high_watermarks: Mapping[TopicPartition, int]) -> int:

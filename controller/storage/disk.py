@@ -192,9 +192,9 @@ class Disk(Protocol):
     def read(self, path: str) -> bytes:
         """A whole small file. FileNotFoundError."""
 
-    def replace(self, path: str, data: bytes, durable: bool = True) -> None:
+    def replace(self, path: str, data: bytes | Callable[[], bytes], durable: bool = True) -> None:
         """The whole file at once. `durable`: after a crash it is the new one; else anything, so that the reader must
-        be able to tell."""
+        be able to tell. A function is called once no other thread writes this file."""
 
     def replace_soon(self, path: str, data: bytes) -> None:
         """As `replace`, but perhaps only after this returned; a `replace` that follows comes after it, or instead.

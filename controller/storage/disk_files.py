@@ -23,10 +23,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias
 
 from controller.storage.batches import Bytes
-from controller.storage.devices import Device, NotCached
+from controller.storage.device_pools import Later
+from controller.storage.devices import Device, NotCached, state_of
 from controller.storage.disk import is_shortage
 from controller.storage.errors import AlreadyLocked
 from controller.system import (
@@ -37,6 +38,7 @@ from controller.system import (
     is_cached,
     read_at,
     read_cached,
+    read_from_device,
     read_into_cache,
     read_nothing_ahead,
     reads_without_waiting,
@@ -398,13 +400,14 @@ class CachedFile:
     """See `disk.File`. An OSError of any call: the file was moved, removed or replaced while it had no descriptor.
     `close` gives the descriptor back; what is done after it opens the file again."""
 
-    __slots__ = ("_descriptors", "_identity", "_number", "path")
+    __slots__ = ("_descriptors", "_identity", "_number", "_state", "path")
 
     def __init__(self, path: str, descriptors: Descriptors) -> None:
         self.path = path
         self._number = next(_numbers)
         self._descriptors = descriptors
         self._identity = descriptors.open(self._number, path, create=True).identity
+        self._state = state_of(device_of_number(self._identity[0]))
 
     def _opened(self) -> OpenFile:
         found = self._descriptors.find(self._number)
@@ -417,14 +420,34 @@ class CachedFile:
             raise OSError(errno.ESTALE, "another file has taken its place", self.path)
         return opened
 
+    def _opened_already(self) -> OpenFile:
+        """Raises NotCached: opening a file may wait for the disk."""
+        found = self._descriptors.find(self._number)
+        if found is not None:
+            return found
+        raise NotCached(device_of_number(self._identity[0]), self._reopen, 0, f"opening of {self.path}")
+
+    def _reopen(self, at_least: int = 0) -> None:
+        self._opened()
+
     def append(self, data: Bytes) -> None:
-        self._opened().append(data)
+        if not _no_wait.is_set:
+            self._opened().append(data)
+            return
+        opened, state = self._opened_already(), self._state
+        if state.overdue:
+            # A write to the page cache may wait too, for a page's write-back or the journal. Ask the device first.
+            raise NotCached(device_of_number(self._identity[0]), self._ask, 0, f"append to {self.path}")
+        state.is_written = True
+        opened.append(data)
+
+    def _ask(self, at_least: int = 0) -> None:
+        read_from_device(self.path)
 
     def read_at(self, position: int, length: int) -> bytes:
-        opened = self._opened()
         if not _no_wait.is_set:
-            return opened.read_at(position, length)
-        data = opened.read_cached(position, length)
+            return self._opened().read_at(position, length)
+        data = self._opened_already().read_cached(position, length)
         if data is None:
             raise _not_cached(self, self._identity, position, length)
         return data
@@ -433,7 +456,7 @@ class CachedFile:
         return self._opened().read_cached(position, length)
 
     def require_cached(self, position: int, length: int) -> None:
-        self._opened().require_cached(position, length)
+        self._opened_already().require_cached(position, length)
 
     def read_in(self, position: int, length: int) -> None:
         self._opened().read_in(position, length)
@@ -455,7 +478,9 @@ class CachedFile:
         return self._opened().fileno()
 
     def held(self) -> OpenFile | CachedFile:
-        return self._opened() if self._descriptors.may_hold else self
+        if not self._descriptors.may_hold:
+            return self
+        return self._opened_already() if _no_wait.is_set else self._opened()
 
     def close(self) -> None:
         opened = self._descriptors.forget(self._number)
@@ -464,92 +489,6 @@ class CachedFile:
 
     def __del__(self) -> None:
         self._descriptors.forget(self._number)
-
-
-AGAIN_S = 0.5
-
-
-Content = TypeVar("Content")
-
-
-class Later(Generic[Content]):
-    """`write` replaces a file, durably; called on a thread of its own, one file at a time. An OSError of its is raised
-    to the next who asks for that file."""
-
-    def __init__(self, write: Callable[[str, Content], None]) -> None:
-        self._write = write
-        self._changed = threading.Condition()
-        self._waiting: dict[str, Content] = {}
-        self._writing: str | None = None
-        self._errors: dict[str, OSError] = {}
-        self._thread: threading.Thread | None = None
-        self._stopping = False
-
-    def stop(self) -> None:
-        """End the thread, once it has written what waits. It starts again with the next `put`."""
-        with self._changed:
-            thread, self._stopping = self._thread, True
-            self._changed.notify_all()
-        if thread is not None:
-            thread.join()
-        self._thread, self._stopping = None, False
-
-    def put(self, path: str, data: Content) -> None:
-        """It will be written. OSError: the last time it failed."""
-        with self._changed:
-            self._raise_for(path)
-            self._waiting[path] = data
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="disk-later", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
-
-    def settle(self, path: str) -> None:
-        """Nothing that was put is written to this file once this returned: what waits is dropped, what is being written
-        is waited for. OSError: the last time it failed."""
-        with self._changed:
-            self._waiting.pop(path, None)
-            while self._writing == path:
-                self._changed.wait()
-            self._waiting.pop(path, None)  # what was being written, and was put back for want of descriptors
-            self._raise_for(path)
-
-    def settle_below(self, directory: str) -> None:
-        """`settle` for each file in a directory; what failed is not raised."""
-        inside = directory + "/"
-        with self._changed:
-            while self._writing is not None and self._writing.startswith(inside):
-                self._changed.wait()
-            for path in [one for one in self._waiting if one.startswith(inside)]:
-                del self._waiting[path]
-
-    def _raise_for(self, path: str) -> None:
-        error = self._errors.pop(path, None)
-        if error is not None:
-            raise error
-
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                while not self._waiting:
-                    if self._stopping:
-                        return
-                    self._changed.wait()
-                path = self._writing = next(iter(self._waiting))
-                data = self._waiting.pop(path)
-            error: OSError | None = None
-            try:
-                self._write(path, data)
-            except OSError as raised:
-                error = raised
-            with self._changed:
-                self._writing = None
-                self._changed.notify_all()
-                if error is not None and is_shortage(error):
-                    self._waiting.setdefault(path, data)
-                    self._changed.wait(AGAIN_S)
-                elif error is not None:
-                    self._errors[path] = error
 
 
 SYNC_TOGETHER_FROM = 8
@@ -599,13 +538,25 @@ class _Computing(threading.local):
 _computing = _Computing()
 
 
+class _Later:
+    """Of one device."""
+
+    def __init__(self, disk: FileDisk) -> None:
+        self.whole: Later[bytes] = Later(disk._replace)
+        self.derived: Later[Callable[[], bytes]] = Later(disk.derive)
+
+
 class FileDisk:
     """The files of the operating system. `open_files_max` limits the descriptors of files that no connection sends
     from; see `disk_files.py`."""
 
     def __init__(self, open_files_max: int | None = None) -> None:
-        self._later: Later[bytes] = Later(self._replace)
-        self._derived: Later[Callable[[], bytes]] = Later(self._derive)
+        self._any_device = _Later(self)
+        self._by_device: dict[Device, _Later] = {}
+        self._below: dict[str, _Later] = {}
+        """By directory that `device_of` was asked about: a device that hangs does not keep the others' files back."""
+        self._replaced = threading.Condition()
+        self._replacing: set[str] = set()
         self._closing = Closing(os.close)
         self.descriptors = Descriptors(
             open_files_default() if open_files_max is None else open_files_max, self._closing
@@ -613,12 +564,26 @@ class FileDisk:
 
     def stop(self) -> None:
         """End the disk's threads, once what waits is done. It can be used on."""
-        self._later.stop()
-        self._derived.stop()
+        for later in (self._any_device, *self._by_device.values()):
+            later.whole.stop()
+            later.derived.stop()
         self._closing.stop()
 
     def device_of(self, path: str) -> Device:
-        return device_of_number(os.stat(path).st_dev)
+        device = device_of_number(os.stat(path).st_dev)
+        later = self._by_device.get(device) or self._by_device.setdefault(device, _Later(self))
+        self._below[f"{path}/"] = later
+        return device
+
+    def ask(self, device: Device) -> None:
+        """Return once the device has answered a read, on any thread."""
+        later = self._by_device.get(device)
+        for above, one in list(self._below.items()):
+            if one is later:
+                read_from_device(f"{above}meta.properties")
+
+    def _later(self, path: str) -> _Later:
+        return next((later for above, later in self._below.items() if path.startswith(above)), self._any_device)
 
     def open(self, path: str) -> CachedFile:
         return CachedFile(path, self.descriptors)
@@ -642,16 +607,17 @@ class FileDisk:
             raise NotCached(device, partial(_read_in, path), stat.st_size, f"read of {path}")
         return data
 
-    def replace(self, path: str, data: bytes, durable: bool = True) -> None:
-        self._later.settle(path)
-        self._derived.settle(path)
+    def replace(self, path: str, data: bytes | Callable[[], bytes], durable: bool = True) -> None:
+        later = self._later(path)
+        later.whole.settle(path)
+        later.derived.settle(path)
         self._replace(path, data, durable)
 
     def replace_soon(self, path: str, data: bytes) -> None:
-        self._later.put(path, data)
+        self._later(path).whole.put(path, data)
 
     def replace_derived(self, path: str, content: Callable[[], bytes]) -> None:
-        self._derived.put(path, content)
+        self._later(path).derived.put(path, content)
 
     def give_way(self) -> None:
         used_s = time.thread_time() - _computing.until_s
@@ -659,16 +625,27 @@ class FileDisk:
         _computing.until_s = time.thread_time()
 
     def settle_derived(self, directory: str) -> None:
-        self._derived.settle_below(directory)
+        self._later(f"{directory}/").derived.settle_below(directory)
 
-    def _derive(self, path: str, content: Callable[[], bytes]) -> None:
+    def derive(self, path: str, content: Callable[[], bytes]) -> None:
         try:
             self._replace(path, content(), durable=False)
         except OSError as error:
             if is_shortage(error):
                 raise  # it is tried again
 
-    def _replace(self, path: str, data: bytes, durable: bool = True) -> None:
+    def _replace(self, path: str, data: bytes | Callable[[], bytes], durable: bool = True) -> None:
+        with self._replaced:
+            self._replaced.wait_for(lambda: path not in self._replacing)
+            self._replacing.add(path)
+        try:
+            self._write_beside(path, data() if callable(data) else data, durable)
+        finally:
+            with self._replaced:
+                self._replacing.discard(path)
+                self._replaced.notify_all()
+
+    def _write_beside(self, path: str, data: bytes, durable: bool) -> None:
         beside = path + ".tmp"
         with open(beside, "wb") as file:
             file.write(data)
@@ -686,7 +663,7 @@ class FileDisk:
         os.replace(path, new_path)
 
     def remove(self, path: str) -> None:
-        self._derived.settle(path)
+        self._later(path).derived.settle(path)
         try:
             if os.path.isdir(path):
                 os.rmdir(path)

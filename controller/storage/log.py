@@ -2,22 +2,19 @@
 
 Plain synchronous code over a `Disk`; one caller at a time. The high watermark is the caller's: what is committed is a
 matter of replication, not of files. What `append_*` returned is in the file but, before `flush`, not on the disk:
-durability is the replicas', as in Kafka. `roll_reason` says when to roll, by the rules of Kafka
-2.8's LogSegment.shouldRoll.
+durability is the replicas', as in Kafka.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
-from enum import Enum
+from functools import partial
 from typing import TypeVar
-from zlib import crc32
 
 import msgspec
 
 from controller.storage.batches import (
-    INT_MAX,
     NO_TIMESTAMP,
     BatchHeader,
     Bytes,
@@ -29,6 +26,7 @@ from controller.storage.batches import (
 )
 from controller.storage.checkpoints import LEADER_EPOCHS, EpochEnd, LeaderEpochs, encode_epochs
 from controller.storage.compaction_rules import NEVER_CLEANED, CompactionState, UnderWay
+from controller.storage.devices import ANY_DEVICE, Device, FileChange, NotDone
 from controller.storage.disk import Disk, FileRange, Health, on_disk, or_offline
 from controller.storage.errors import BadBatches, OffsetOutOfRange, OffsetsOutOfOrder
 from controller.storage.log_validator import Checked, checking, done
@@ -43,8 +41,8 @@ from controller.storage.producer_states import (
     take_snapshot,
 )
 from controller.storage.recovery import LogCheckpoint, open_files
-from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, index_of, range_from, segment_path
-from controller.storage.segment_rules import SegmentFacts, deletable
+from controller.storage.segment import SNAPSHOT_SUFFIX, Removal, Segment, index_of, range_from, segment_path
+from controller.storage.segment_rules import deletable, roll_jitter_ms, roll_reason
 from controller.storage.settings import LogSettings
 from controller.storage.tiers import LogTiers, Unavailable
 from controller.storage.transactions import AbortedRange, Marker, Origin, aborted_between, markers_in
@@ -52,86 +50,17 @@ from controller.storage.transactions import AbortedRange, Marker, Origin, aborte
 T = TypeVar("T")
 
 
-class RollReason(Enum):
-    SIZE = "log.segment.bytes"
-    AGE = "log.roll.ms"
-    INDEX_FULL = "log.index.size.max.bytes"
-    OFFSET = "an offset too far from the segment's first for its indexes"
-
-
-def roll_jitter_ms(directory: str, base_offset: int, settings: LogSettings) -> int:
-    """How much earlier than `segment.ms` a segment is rolled: 0 up to `segment.jitter.ms`, and less than `segment.ms`.
-
-    It spreads the rolls, and so the flushes, of partitions that were created together. Kafka draws it at random when a
-    segment is opened (LogConfig.randomSegmentJitter); here it follows from the segment's name, so that it stays the
-    same after a restart, and in every run of the simulator.
-    """
-    if not settings.roll_jitter_ms:
-        return 0
-    return crc32(f"{directory}/{base_offset}".encode()) % min(settings.roll_jitter_ms, settings.roll_ms)
-
-
-def roll_reason(
-    segment: SegmentFacts,
-    size_bytes: int,
-    last_offset: int,
-    max_timestamp_ms: int,
-    settings: LogSettings,
-    now_ms: int,
-    jitter_ms: int = 0,
-) -> RollReason | None:
-    """Why an append of so many bytes, up to that offset, must go into a new segment; None if it need not. `jitter_ms`:
-    the segment's `roll_jitter_ms`."""
-    if last_offset - segment.base_offset > INT_MAX:
-        return RollReason.OFFSET
-    if segment.size_bytes == 0:
-        return None
-    if segment.size_bytes > settings.segment_bytes - size_bytes:
-        return RollReason.SIZE
-    # By the records' own time where they have one, so that a replica that catches up rolls as its leader did.
-    if segment.first_timestamp_ms >= 0 and max_timestamp_ms >= 0:
-        age_ms = max_timestamp_ms - segment.first_timestamp_ms
-    else:
-        age_ms = now_ms - segment.created_ms
-    roll_ms = min(settings.roll_ms, settings.max_compaction_lag_ms) if settings.compacted else settings.roll_ms
-    if age_ms > roll_ms - jitter_ms:
-        return RollReason.AGE
-    # One entry of the time index is kept for the segment's last.
-    index_bytes = settings.index_size_max_bytes
-    if segment.offset_entries >= index_bytes // 8 or segment.time_entries >= index_bytes // 12 - 1:
-        return RollReason.INDEX_FULL
-    return None
-
-
 class Appended(msgspec.Struct, frozen=True, gc=False):
     """`base_offset` to `last_offset` are the records'. `duplicate`: they were in the log before, and nothing was
-    written. `log_append_time_ms` is -1 where the records keep their own time."""
+    written. `log_append_time_ms` is -1 where the records keep their own time. `must_flush`: a flush that the settings
+    ask for is left to the caller, which must not wait for the disk."""
 
     base_offset: int
     last_offset: int
     log_append_time_ms: int = NO_TIMESTAMP
     size_bytes: int = 0
     duplicate: bool = False
-
-
-class Removal(msgspec.Struct, frozen=True, eq=False):
-    """The removal of segments' files. A directory that is not there has been deleted with them."""
-
-    disk: Disk
-    directory: str
-    segments: tuple[Segment, ...]
-    is_all: bool = False
-
-    def __call__(self) -> None:
-        try:
-            if self.is_all:  # the file that takes its place must be there first
-                self.disk.sync_names(self.directory)
-            for segment in self.segments:
-                segment.remove()
-                # One by one: a crash that took a later one and gave back an earlier one would leave a gap.
-                self.disk.sync_names(self.directory)
-        except FileNotFoundError:
-            return
+    must_flush: bool = False
 
 
 NO_EPOCHS = LeaderEpochs()
@@ -163,7 +92,9 @@ class PartitionLog:
 
     __slots__ = (
         "_began_ms",
+        "_change",
         "_compaction",
+        "_device",
         "_disk",
         "_flush_soon",
         "_held",
@@ -188,6 +119,8 @@ class PartitionLog:
     tiers: LogTiers | None = None
     """Of a log on two tiers (`TieredLog`), which has a slot for it, as for `unavailable`; None for any other."""
     unavailable: Unavailable | None = None
+    changes_by_jobs = True
+    """Whether it has jobs carry out its changes where its caller must not wait."""
 
     def __init__(
         self,
@@ -202,8 +135,12 @@ class PartitionLog:
         producers_added: Callable[[int], None] | None = None,
         tiers: LogTiers | None = None,
         flush_soon: Callable[[PartitionLog], bool] | None = None,
+        device: Device = ANY_DEVICE,
     ) -> None:
         self.directory = directory
+        self._device = device
+        self._change: FileChange | None = None
+        """What a job changes, or has changed and was not taken yet."""
         self._flush_soon = flush_soon
         if tiers is not None:
             self.tiers = tiers  # type: ignore[misc]
@@ -341,6 +278,40 @@ class PartitionLog:
         one)."""
         return tuple((segment.base_offset, segment.latest_ms) for segment in self._segments)
 
+    # Changes by jobs
+
+    @on_disk
+    def settle(self) -> None:
+        """Take the result of a change that a job carries out. NotDone: it has not ended."""
+        self._settle()
+
+    def _settle(self, *, appends: bool = False) -> None:
+        """Before another change; `appends`: before an append. Without `Disk.no_wait` it waits for the job."""
+        change = self._change
+        if change is None or (appends and change.appends and not change.ended):
+            return
+        if not change.ended and self._disk.no_wait:
+            raise NotDone(self._device, change, self.directory)
+        change()
+        while not change.ended:
+            self._disk.give_way()
+        self._change = None
+        change.take()
+
+    def _carry_out(self, change: FileChange) -> None:
+        """Here, or in a job: then NotDone, and it is done when that is settled."""
+        if self._disk.no_wait and self.changes_by_jobs:
+            self._change = change
+            raise NotDone(self._device, change, self.directory)
+        change()
+        change.take()
+
+    def _require_open(self) -> None:
+        """See `_held`."""
+        if self._held is None and self._disk.no_wait:
+            self._settle()
+            self._carry_out(FileChange(lambda: self._segments, _keep_nothing, f"opening of {self.directory}"))
+
     # Appending
 
     @on_disk
@@ -366,7 +337,8 @@ class PartitionLog:
         now_ms = self._now_ms()
         known = self._known_batch(batches, headers, origin)
         if known is not None:
-            return Appended(known.base_offset, known.last_offset, duplicate=True)
+            must_flush = self.log_end_offset - self.recovery_point >= self.settings.flush_messages
+            return Appended(known.base_offset, known.last_offset, duplicate=True, must_flush=must_flush)
         data = batches if isinstance(batches, bytearray) else bytearray(batches)
         placed: list[BatchHeader] = []
         position, offset = 0, self.log_end_offset
@@ -378,9 +350,9 @@ class PartitionLog:
                 header = set_max_timestamp(data, position, header, latest_ms)  # as Kafka's leader does
             placed.append(header)
             position, offset = position + header.size_bytes, header.next_offset
-        self._append(data, placed, now_ms)
+        must_flush = self._append(data, placed, now_ms)
         stamped_ms = now_ms if self.settings.log_append_time else NO_TIMESTAMP
-        return Appended(placed[0].base_offset, offset - 1, stamped_ms, position)
+        return Appended(placed[0].base_offset, offset - 1, stamped_ms, position, must_flush=must_flush)
 
     def _known_batch(self, batches: Bytes, headers: Sequence[BatchHeader], origin: Origin) -> KnownBatch | None:
         """The batch of which this append is a repetition. Raises what `require_allowed` raises."""
@@ -408,14 +380,17 @@ class PartitionLog:
                 if header.base_offset < expected:
                     raise OffsetsOutOfOrder(position, f"base offset {header.base_offset}, expected {expected} or more")
                 position, expected = position + header.size_bytes, header.next_offset
-            self._append(data, headers, self._now_ms())
-        return Appended(headers[0].base_offset, expected - 1, size_bytes=position)
+            must_flush = self._append(data, headers, self._now_ms())
+        return Appended(headers[0].base_offset, expected - 1, size_bytes=position, must_flush=must_flush)
 
     def _admitted(self, view: memoryview) -> int:
         """How many bytes of what a leader sent are appended: whole batches."""
         return whole_bytes(view)
 
-    def _append(self, data: Bytes, headers: list[BatchHeader], now_ms: int) -> None:
+    def _append(self, data: Bytes, headers: list[BatchHeader], now_ms: int) -> bool:
+        """Returns whether the caller must flush."""
+        self._settle(appends=True)
+        self._require_open()
         last_offset = headers[-1].last_offset
         timestamp_ms = headers[0].max_timestamp_ms
         if len(headers) > 1:
@@ -425,8 +400,11 @@ class PartitionLog:
         jitter_ms = roll_jitter_ms(self.directory, active.base_offset, settings) if settings.roll_jitter_ms else 0
         reason = roll_reason(active, len(data), last_offset, timestamp_ms, settings, now_ms, jitter_ms)
         if reason is not None or (self.tiers is not None and self.tiers.leaves(active)):
+            self._settle()
             self._roll(headers[0].base_offset)
             active = self._active
+        if self._disk.no_wait:
+            active.require_cached_end(now_ms)
         active.note_written(now_ms)
         active.append(data, headers)
         latest = self.epochs.latest
@@ -447,31 +425,39 @@ class PartitionLog:
             self._unflushed_bytes >= settings.flush_bytes_per_second
             and not (self._flush_soon is not None and self._flush_soon(self))
         ):
+            if self._disk.no_wait and self.changes_by_jobs:
+                return True
             self.flush()
+        return False
 
     @on_disk
     def roll(self) -> None:
         """Begins a new segment at the log's end, unless the last one is empty."""
+        self._settle()
         if self._active.size_bytes:
             self._roll(self.log_end_offset)
 
     def _roll(self, base_offset: int) -> None:
-        now_ms = self._now_ms()
-        self.producers.expire(now_ms, self.settings.producer_id_expiration_ms)
+        self.producers.expire(self._now_ms(), self.settings.producer_id_expiration_ms)
+        if self._active.size_bytes:
+            self._active.end()
+        then = partial(take_snapshot, self._disk, self.directory, base_offset, self.producers, soon=True)
+        self._carry_out(FileChange(partial(self._roll_files, base_offset), then, f"roll of {self.directory}"))
+
+    def _roll_files(self, base_offset: int) -> None:
         sealed = self._active
         if sealed.size_bytes:
-            sealed.seal()
+            sealed.save_indexes()
             if self.recovery_point >= self.log_end_offset:
                 # Once there is a later segment, no flush and no recovery looks at this one's indexes again.
                 sealed.sync(sealed=True)
                 self._sync_names()
         # Opened before the empty one goes: without a descriptor for it the log stays as it was.
-        begun = self._begin(base_offset, now_ms)
+        begun = self._begin(base_offset, self._now_ms())
         if not sealed.size_bytes:
             self._remove(self._segments.pop())
         self._segments.append(begun)
         self._new_names = True
-        take_snapshot(self._disk, self.directory, base_offset, self.producers, soon=True)
 
     # What a log on two tiers does otherwise
 
@@ -490,19 +476,31 @@ class PartitionLog:
     # Flushing
 
     @on_disk
-    def flush(self) -> None:
-        """All that was appended is on the disk when it returns, and `recovery_point` is the log's end.
+    def flush(self, up_to: int | None = None) -> None:
+        """All that was appended is on the disk when it returns, and `recovery_point` is the log's end. Nothing is done
+        if it is at `up_to` already.
 
         The order matters: the recovery point says that what lies below it can't have been torn.
         """
-        if self.recovery_point < self.log_end_offset or self._new_names:
-            for segment in self._segments[index_of(self._segments, self.recovery_point) :]:
-                segment.sync(sealed=segment is not self._active)
+        self._settle()
+        if up_to is not None and self.recovery_point >= up_to:
+            return
+        end, size_bytes, segments = self.log_end_offset, self._unflushed_bytes, []
+        if self.recovery_point < end or self._new_names:
+            segments = self._segments[index_of(self._segments, self.recovery_point) :]
+        call, then = partial(self._flush_files, segments), partial(self._flushed, end, size_bytes)
+        self._carry_out(FileChange(call, then, f"flush of {self.directory}", appends=True))
+
+    def _flush_files(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            segment.sync(sealed=segment is not segments[-1])
         if self._new_names:
             self._sync_names()
         self._write_epochs()
-        self.recovery_point = self.log_end_offset
-        self._unflushed_bytes = 0
+
+    def _flushed(self, end: int, size_bytes: int) -> None:
+        self.recovery_point = end
+        self._unflushed_bytes -= size_bytes
         self.last_flush_ms = self._now_ms()
 
     def _sync_names(self) -> None:
@@ -513,8 +511,8 @@ class PartitionLog:
 
     def _write_epochs(self) -> None:
         if self.epochs.changed:
+            self.epochs.changed = False  # first: an append may change it while a job writes
             self._disk.replace(f"{self.directory}/{LEADER_EPOCHS}", encode_epochs(self.epochs.entries()))
-            self.epochs.changed = False
 
     @on_disk
     def close(self) -> None:
@@ -557,6 +555,7 @@ class PartitionLog:
         limit = self.log_end_offset if up_to is None else min(up_to, self.log_end_offset)
         if self.unavailable is not None:
             self.unavailable.check(offset)
+        self._require_open()
         if limit <= offset:
             return self._active.range(0, 0)
         return range_from(self._segments, offset, max_bytes, limit, whole_first_batch)
@@ -651,6 +650,7 @@ class PartitionLog:
 
     def lower_recovery_point(self, offset: int) -> bool:
         """Before a truncation to `offset`. True if it must be written down now."""
+        self._settle()
         if offset >= self.recovery_point:
             return False
         self.recovery_point = offset
@@ -672,6 +672,7 @@ class PartitionLog:
 
         When it returns the cut is on the disk: what was cut can't come back with a crash.
         """
+        self._settle()
         if offset >= self.log_end_offset:
             # An epoch in which this log was a leader's and appended nothing starts at the end, and the next leader does
             # not have it. If it were kept, each answer would make the follower truncate at its end, for ever.
@@ -697,6 +698,7 @@ class PartitionLog:
     @or_offline
     def restart_at(self, offset: int) -> None:
         """Lets everything go and begins again, empty, at `offset`: the leader has nothing as old as this log's end."""
+        self._settle()
         self._settle_cleaning()
         if self.lower_recovery_point(0):
             self._keep_recovery_point()
@@ -760,6 +762,7 @@ class PartitionLog:
         """Forget the segments that the settings let go, the oldest first, and producers, too. How many, and what
         removes their files, on any thread, before anything else is made in the log directory. `removed` takes it when
         that is done; if it was not, it is the next one's to do: a gap must not be left."""
+        self._settle()
         now_ms = self._now_ms()
         if self._producers is not None:
             self._producers.expire(now_ms, self.settings.producer_id_expiration_ms)

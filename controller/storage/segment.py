@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from controller.storage.tiers import HddStore
 
 LOOK_BYTES = 4 * 1024
+PAGE_BYTES = 4 * 1024
+DIRTY_MS = 1_000
+"""How long a page counts as in the page cache after an append to it: the system begins to write it back later."""
 RECENT_MS = 10_000
 CHECK_BYTES = 1024 * 1024
 
@@ -267,6 +270,7 @@ class Segment:
         "_suffix",
         "_times",
         "_unindexed_bytes",
+        "_written_ms",
         "base_offset",
         "created_ms",
         "file",
@@ -311,6 +315,7 @@ class Segment:
         self._max_timestamp_offset = base_offset
         self._recent_at = self._recent_before = self.size_bytes
         self._recent_since_ms = 0
+        self._written_ms = -DIRTY_MS
         self._marks: dict[int, int] | None = None
         """Where the batches appended last begin, and those at which a read ended, by base offset: readers at the end,
         the high watermark, and who reads on ask for these."""
@@ -406,10 +411,16 @@ class Segment:
 
     def note_written(self, now_ms: int) -> None:
         """Something is about to be appended, at this time."""
+        self._written_ms = now_ms
         if not 0 <= now_ms - self._recent_since_ms < RECENT_MS:
             is_next = 0 <= now_ms - self._recent_since_ms < 2 * RECENT_MS
             self._recent_before = self._recent_at if is_next else self.size_bytes
             self._recent_at, self._recent_since_ms = self.size_bytes, now_ms
+
+    def require_cached_end(self, now_ms: int) -> None:
+        """Raise NotCached if an append would first read the page that it begins within."""
+        if self.size_bytes % PAGE_BYTES and not 0 <= now_ms - self._written_ms < DIRTY_MS:
+            self.file.require_cached(self.size_bytes - 1, 1)
 
     def was_written_lately(self, position: int, now_ms: int) -> bool:
         """Whether everything from `position` on was appended within the last 2 * RECENT_MS: it is in the page cache,
@@ -629,10 +640,14 @@ class Segment:
                 self._aborted.sync()
 
     def seal(self) -> None:
-        """Nothing will be appended any more: the time index gets its last entry, both go to disk."""
+        """Nothing will be appended any more: `end`, and both indexes go to disk."""
+        self.end()
+        self.save_indexes()
+
+    def end(self) -> None:
+        """The time index gets its last entry, in memory."""
         self._load()
         self._index_time()
-        self.save_indexes()
         self._marks = None
         self._sealed_ms = -1
 
@@ -688,6 +703,26 @@ class Segment:
     @property
     def time_entries(self) -> int:
         return 0 if self._times is None else len(self._times)
+
+
+class Removal(msgspec.Struct, frozen=True, eq=False):
+    """The removal of segments' files. A directory that is not there has been deleted with them."""
+
+    disk: Disk
+    directory: str
+    segments: tuple[Segment, ...]
+    is_all: bool = False
+
+    def __call__(self) -> None:
+        try:
+            if self.is_all:  # the file that takes its place must be there first
+                self.disk.sync_names(self.directory)
+            for segment in self.segments:
+                segment.remove()
+                # One by one: a crash that took a later one and gave back an earlier one would leave a gap.
+                self.disk.sync_names(self.directory)
+        except FileNotFoundError:
+            return
 
 
 def index_of(segments: Sequence[Segment], offset: int) -> int:

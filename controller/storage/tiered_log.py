@@ -18,10 +18,19 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from controller.storage.batches import BatchHeader, Bytes, whole_bytes
+from controller.storage.devices import NotCached
 from controller.storage.disk import File, Health, is_shortage, on_disk
 from controller.storage.errors import LogOffline, OutOfResources, StorageError
-from controller.storage.log import PartitionLog, Removal
-from controller.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, index_of, segment_path
+from controller.storage.log import PartitionLog
+from controller.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Removal,
+    Segment,
+    index_of,
+    segment_path,
+)
 from controller.storage.tiers import COPYING, INDEX_SUFFIXES, HddStore, LogTiers, Unavailable, move
 from controller.storage.transactions import TXN_INDEX_SUFFIX
 from statemachines.log_segment import ON_SSD, SegmentState
@@ -40,6 +49,7 @@ class TieredLog(PartitionLog):
     __slots__ = ("tiers", "unavailable")
     tiers: LogTiers
     unavailable: Unavailable | None
+    changes_by_jobs = False
 
     @property
     def _appends_to_ssd(self) -> bool:
@@ -52,10 +62,15 @@ class TieredLog(PartitionLog):
             return whole
         return min(whole_bytes(view[: max(self.tiers.ssd.free_bytes, 0)]), whole) or whole
 
-    def _append(self, data: Bytes, headers: list[BatchHeader], now_ms: int) -> None:
-        if self._appends_to_ssd:
-            self.tiers.ssd.take(len(data))
-        super()._append(data, headers, now_ms)
+    def _append(self, data: Bytes, headers: list[BatchHeader], now_ms: int) -> bool:
+        if not self._appends_to_ssd:
+            return super()._append(data, headers, now_ms)
+        self.tiers.ssd.take(len(data))
+        try:
+            return super()._append(data, headers, now_ms)
+        except NotCached:
+            self.tiers.ssd.used_bytes -= len(data)  # it comes again
+            raise
 
     def place(self, *, is_leader: bool) -> None:
         self.tiers.append_to = append_tier(is_leader, self.settings.followers_on)

@@ -147,7 +147,7 @@ class HddDisk:
     def read(self, path: str) -> bytes:
         return self._do(self._disk.read, path)
 
-    def replace(self, path: str, data: bytes, durable: bool = True) -> None:
+    def replace(self, path: str, data: bytes | Callable[[], bytes], durable: bool = True) -> None:
         self._do(self._disk.replace, path, data, durable)
 
     def replace_soon(self, path: str, data: bytes) -> None:

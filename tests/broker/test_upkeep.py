@@ -151,7 +151,7 @@ def test_a_deleted_partitions_files_go_later() -> None:
     kept = Kept(log_segment_delete_delay_ms="2000")
     kept.append(1)
     kept.log_maintenance.start()
-    kept.logs.delete_all([KEY])
+    finish(kept.logs.delete_all([KEY]))
     deleted = [name for name in kept.disk.names(PATHS[0]) if name.endswith("-delete")]
     assert len(deleted) == 1
     kept.clock.advance_to(1_999)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller.broker.log_maintenance import LogMaintenance
-from controller.broker.request_context import Job, Steps
+from controller.broker.request_context import Job, Steps, finish
 from controller.storage import DeviceUnavailable
 from tests.broker.test_upkeep import KEY, PATHS, Kept
 
@@ -60,6 +60,13 @@ def kept_with(jobs: Jobs, **given: str) -> Kept:
     return kept
 
 
+def let_go(kept: Kept, jobs: Jobs) -> None:
+    """Up to the removal: where all segments go, a job makes the next first."""
+    kept.log_maintenance.apply_retention()
+    if jobs.waiting and jobs.waiting[0][1].what.startswith("roll of"):
+        jobs.run()
+
+
 def files(kept: Kept) -> list[str]:
     return [name for name in kept.disk.names(f"{PATHS[0]}/{KEY[0]}-{KEY[1]}") if name.endswith(".log")]
 
@@ -68,7 +75,7 @@ def test_retention_moves_the_start_at_once_and_a_job_removes_the_files() -> None
     jobs = Jobs()
     kept = kept_with(jobs)
     before = files(kept)
-    kept.log_maintenance.apply_retention()
+    let_go(kept, jobs)
     (log,) = kept.logs.directories[0].logs.values()
     start = log.log_start_offset
     assert start > 0
@@ -109,21 +116,21 @@ def test_what_was_not_removed_is_the_next_removals_to_do_first(times: int) -> No
     kept = kept_with(jobs)
     before = files(kept)
     for _ in range(times):
-        kept.log_maintenance.apply_retention()
+        let_go(kept, jobs)
         jobs.fail(DeviceUnavailable("8:1", "no answer"))
         assert "maintenance is postponed: device 8:1: no answer" in kept.trace.notes("warning")[-1]
     assert kept.logs.directories[0].health.cause is None
-    kept.log_maintenance.apply_retention()
+    let_go(kept, jobs)
     jobs.run()
     assert not set(before) & set(files(kept))
-    kept.log_maintenance.apply_retention()
+    let_go(kept, jobs)
     assert jobs.waiting == []
 
 
 def test_an_error_of_the_disk_in_the_job_takes_the_directory_offline() -> None:
     jobs = Jobs()
     kept = kept_with(jobs)
-    kept.log_maintenance.apply_retention()
+    let_go(kept, jobs)
     jobs.fail(OSError(5, "input/output error"))
     assert kept.logs.directories[0].health.cause is not None
 
@@ -132,7 +139,7 @@ def test_a_partition_that_is_deleted_meanwhile_has_nothing_left_to_remove() -> N
     jobs = Jobs()
     kept = kept_with(jobs)
     kept.log_maintenance.apply_retention()
-    kept.logs.delete_all([KEY])
+    finish(kept.logs.delete_all([KEY]))
     jobs.run()
     assert kept.logs.directories[0].health.cause is None
 
@@ -148,7 +155,7 @@ def test_one_removal_of_a_kind_is_under_way_at_a_time() -> None:
 def test_deleted_partitions_are_removed_by_a_job() -> None:
     jobs = Jobs()
     kept = kept_with(jobs)
-    kept.logs.delete_all([KEY])
+    finish(kept.logs.delete_all([KEY]))
     kept.log_maintenance.purge_deleted()
     deleted = [name for name in kept.disk.names(PATHS[0]) if name.endswith("-delete")]
     assert len(deleted) == 1

@@ -116,7 +116,7 @@ class QuickDisk(FileDisk):
         finally:
             os.close(fd)
 
-    def _replace(self, path: str, data: bytes, durable: bool = True) -> None:
+    def _write_beside(self, path: str, data: bytes, durable: bool) -> None:
         fd = os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             os.write(fd, data)
@@ -130,14 +130,14 @@ class QuickDisk(FileDisk):
     def sync_all(self, directories: Sequence[str]) -> None:
         """As `sync_names`."""
 
-    def replace(self, path: str, data: bytes, durable: bool = True) -> None:
+    def replace(self, path: str, data: bytes | Callable[[], bytes], durable: bool = True) -> None:
         self._replace(path, data, durable=False)
 
     def replace_soon(self, path: str, data: bytes) -> None:
         self._replace(path, data, durable=False)
 
     def replace_derived(self, path: str, content: Callable[[], bytes]) -> None:
-        self._derive(path, content)
+        self.derive(path, content)
 
 
 DISK = QuickDisk()

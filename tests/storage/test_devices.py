@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from controller.storage.device_pools import DevicePools
-from controller.storage.devices import AtOnce, Device, DeviceLimits, JobOutcome
+from controller.storage.devices import AtOnce, Device, DeviceLimits, JobOutcome, NotCached, state_of
+from controller.storage.disk_files import FileDisk
 from controller.storage.errors import DeviceUnavailable
 from tests.processes import eventually
 
@@ -63,6 +65,42 @@ def stuck() -> Iterator[threading.Event]:
 
 def pools(clock: Clock, **limits: Any) -> DevicePools:
     return DevicePools(DeviceLimits(**{"threads": 1, "limit_ms": 1_000.0, **limits}), clock)
+
+
+def test_a_device_that_is_written_to_is_asked_and_overdue_until_it_answers(
+    clock: Clock, stuck: threading.Event, tmp_path: Path
+) -> None:
+    disk = FileDisk()
+    device = disk.device_of(str(tmp_path))
+    file = disk.open(f"{tmp_path}/0.log")
+    those = pools(clock)
+    asked = threading.Event()
+
+    def ask(_device: Device) -> None:
+        asked.set()
+        stuck.wait()
+
+    those.watch([device], ask)
+    disk.no_wait = True
+    try:
+        file.append(b"at once")
+        those.expire()
+        assert asked.wait(WAIT_S)
+        file.append(b", and again")
+        clock.now_s = 0.6  # more than half of its limit
+        those.expire()
+        with pytest.raises(NotCached, match=r"append to .*/0.log"):
+            file.append(b"never")
+        stuck.set()
+        eventually(lambda: not state_of(device).overdue, "the device has answered")
+        file.append(b"!")
+    finally:
+        disk.no_wait = False
+        stuck.set()
+    assert file.read_at(0, 100) == b"at once, and again!"
+    assert those.close(WAIT_S) == []
+    disk.ask(device)
+    disk.stop()
 
 
 def test_a_job_is_answered_with_its_result_or_with_what_it_raised(clock: Clock) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from controller.storage import LogDirectory, LogOffline, LogSettings
-from controller.storage.disk_files import FileDisk, Later
+from controller.storage.device_pools import Later
+from controller.storage.disk_files import FileDisk
 from tests.processes import eventually
 from tests.storage.batches import Clock, batch
 

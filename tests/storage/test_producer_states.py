@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from controller.broker.log_manager import LogManager
+from controller.broker.request_context import finish
 from controller.machine.disk import MemoryDisk
 from controller.storage import LogDirectory, LogSettings
 from controller.storage.batches import BatchHeader
@@ -233,7 +234,7 @@ def test_a_truncation_and_a_deletion_leave_the_bound_as_it_is() -> None:
         clock.now_ms += 1
         other.append_as_leader(batch(producer=(number, 0, 0)), 0)
         assert sum(map(len, known_counts(logs))) <= 100
-    logs.delete_all([("t", 1)])
+    finish(logs.delete_all([("t", 1)]))
     assert known_counts(logs) == [one.producers]
     for number in range(2_000, 2_080):
         clock.now_ms += 1

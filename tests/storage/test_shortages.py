@@ -171,9 +171,9 @@ def test_a_checkpoint_put_off_is_written_once_there_are_descriptors(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
 
     checkpoint = tmp_path / "replication-offset-checkpoint"
-    directory._disk._later._write = lambda path, data: short(directory._disk, path, data)  # type: ignore[attr-defined,arg-type]
+    directory._disk._later(f"{directory.path}/").whole._write = lambda path, data: short(directory._disk, path, data)  # type: ignore[attr-defined,arg-type]
     directory.write_high_watermarks({KEY: 7}, soon=True)
     assert tried.wait(30)
-    directory._disk._later._write = lambda path, data: replace(directory._disk, path, data)  # type: ignore[attr-defined,arg-type]
+    directory._disk._later(f"{directory.path}/").whole._write = lambda path, data: replace(directory._disk, path, data)  # type: ignore[attr-defined,arg-type]
     eventually(lambda: checkpoint.exists() and checkpoint.read_text() == "0\n1\nt 0 7\n", "it is written")
     directory.unlock()

@@ -1,8 +1,9 @@
-"""Reads that would wait for a disk: a job of the device reads the bytes in, and the broker's thread tries again.
+"""What would wait for a disk: a job of the device reads bytes in or changes files, and the broker's thread tries again.
 
 The broker's thread must not wait for a disk (KAFKA-7504: one consumer of old records delays all clients). It asks for
 what is in memory. If that is not enough, the steps yield a job for what is missing. The read itself is always done on
-the broker's thread, since a log belongs to it.
+the broker's thread, since a log belongs to it. Likewise a change of a log is begun, and its result taken, on the
+broker's thread.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from controller.broker.request_context import Job, Yielded
-from controller.storage import PartitionLog
-from controller.storage.devices import NotCached
+from controller.storage import DeviceUnavailable, PartitionLog
+from controller.storage.devices import NotCached, NotDone
 
 T = TypeVar("T")
 
@@ -29,17 +30,22 @@ def read_in(cold: NotCached, at_least: int = 0) -> Generator[Yielded, Any, bool]
     DeviceUnavailable."""
     try:
         size_bytes = max(cold.size_bytes, at_least)
-        yield Job(partial(cold.read_in, at_least), cold.device, size_bytes=size_bytes, what=str(cold))
+        order = cold.order if isinstance(cold, NotDone) else ""
+        yield Job(partial(cold.read_in, at_least), cold.device, order, size_bytes, what=str(cold))
     except OSError:
         return False
+    except DeviceUnavailable:
+        if isinstance(cold, NotDone):
+            cold.change.give_up()
+        raise
     return True
 
 
 def until_cached(
     log: PartitionLog, read: Callable[[], T], otherwise: Callable[[], T] | None = None
 ) -> Generator[Yielded, Any, T]:
-    """The result of `read`, a read of the log, with what it needs read in before; after many attempts that of
-    `otherwise` (`read`, if not given), which waits. Raises DeviceUnavailable."""
+    """The result of `read`, a call of the log, with what it needs read in or changed before; after many attempts that
+    of `otherwise` (`read`, if not given), which waits. Raises DeviceUnavailable."""
     for _ in range(ATTEMPTS + 3 * len(log.segment_offsets)):
         try:
             return log.without_waiting(read)

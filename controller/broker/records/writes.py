@@ -23,7 +23,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -31,8 +32,9 @@ from msgspec.structs import replace
 from controller.broker.metadata import INTERNAL_TOPICS, MetadataCache
 from controller.broker.partition import LeaderState, Partition, PartitionEvents
 from controller.broker.ports import OffLoop
+from controller.broker.records.cold_reads import ATTEMPTS, read_in, until_cached
 from controller.broker.replica_manager import ApiError, RecordAccess, api_error_of
-from controller.broker.request_context import SLICE, SLICE_BYTES, Steps, finish
+from controller.broker.request_context import SLICE, SLICE_BYTES, Drive, Steps, Yielded, finish
 from controller.protocol.admin import (
     NO_LOW_WATERMARK,
     UP_TO_HIGH_WATERMARK,
@@ -55,8 +57,9 @@ from controller.protocol.produce import (
     ProduceTopicResult,
 )
 from controller.protocol.schema import Records
-from controller.storage import PartitionLog, StorageError
+from controller.storage import DeviceUnavailable, PartitionLog, StorageError
 from controller.storage.batches import HEADER_BYTES, LENGTH_END, MAGIC
+from controller.storage.devices import NotCached
 from controller.storage.log_validator import Checked
 from controller.storage.transactions import Origin
 from controller.timer.purgatory import DelayedOperation, Purgatory
@@ -207,6 +210,8 @@ class _One(msgspec.Struct):
     part: ProducePart | None = None
     work: Generator[int, None, None] | None = None
     checked: Checked | None = None
+    unflushed: tuple[PartitionLog, int] | None = None
+    """A log that is to be flushed up to an offset before the answer."""
 
     def checking(self, work: Generator[int, None, Checked]) -> Generator[int, None, None]:
         try:
@@ -227,20 +232,21 @@ class _One(msgspec.Struct):
         return budget_us
 
 
-class _Request(msgspec.Struct):
+class _Request(msgspec.Struct, eq=False):
     acks: int
     topics: list[tuple[str, list[_One]]]
     then: Callable[[ProduceParts], None]
     origin: Origin = Origin.CLIENT
     keys: dict[Key, None] = msgspec.field(default_factory=dict)
     """The partitions in whose queues it waits."""
+    is_appending: bool = False
 
     def ones(self) -> list[_One]:
         return [one for _, those in self.topics for one in those]
 
 
 class ProduceHandler:
-    """`waiting` is where those with acks=all wait, by partition."""
+    """`waiting` is where those with acks=all wait, by partition. `drive` runs the steps of requests that waited."""
 
     def __init__(
         self,
@@ -255,6 +261,9 @@ class ProduceHandler:
         self._waiting = waiting
         self._min_insync = min_insync
         self._off_loop = off_loop
+        self.drive: Drive = finish
+        self._ready: deque[_Request] = deque()
+        self._is_advancing = False
         self._queues: dict[Key, deque[_Request]] = {}
         """The requests that name a partition and are not appended yet, in the order of their coming."""
         partition_events.of_high_watermarks.append(self._partition_changed)
@@ -369,46 +378,99 @@ class ProduceHandler:
 
     def _advance(self, request: _Request) -> None:
         """Append the request, if it is checked and the first of each of its queues; then those that waited for it."""
-        ready = deque([request])
-        while ready:
-            first = ready.popleft()
-            if any(one.work is not None for one in first.ones()):
-                continue
-            if not first.keys or any(self._queues[key][0] is not first for key in first.keys):
-                continue
-            keys, first.keys = first.keys, {}
-            for key in keys:
-                queue = self._queues[key]
-                queue.popleft()
-                if queue:
-                    ready.append(queue[0])
-                else:
-                    del self._queues[key]
-            finish(self._append_all(first))
+        self._ready.append(request)
+        if self._is_advancing:
+            return
+        self._is_advancing = True
+        try:
+            while self._ready:
+                first = self._ready.popleft()
+                if not first.is_appending and self._is_first(first):
+                    first.is_appending = True
+                    self.drive(self._append_all(first))
+        finally:
+            self._is_advancing = False
+
+    def _is_first(self, request: _Request) -> bool:
+        if not request.keys or any(one.work is not None for one in request.ones()):
+            return False
+        return all(self._queues[key][0] is request for key in request.keys)
 
     def _append_all(self, request: _Request) -> Steps:
         parts = []
         done = done_bytes = 0
-        for topic, ones in request.topics:
-            those = []
-            for one in ones:
-                if done >= SLICE or done_bytes >= SLICE_BYTES:
-                    done = done_bytes = 0
-                    yield None
-                those.append(self._append(topic, one, request) if one.part is None else one.part)
-                done += 1
-                done_bytes += 0 if one.checked is None else len(one.checked.batches)
-            parts.append((topic, those))
+        try:
+            for topic, ones in request.topics:
+                those = []
+                for one in ones:
+                    if done >= SLICE or done_bytes >= SLICE_BYTES:
+                        done = done_bytes = 0
+                        yield None
+                    part = self._append(topic, one, request) if one.part is None else one.part
+                    if isinstance(part, NotCached):
+                        self._hold(request)
+                        part = yield from self._append_after(part, topic, one, request)
+                    those.append(part)
+                    done += 1
+                    done_bytes += 0 if one.checked is None else len(one.checked.batches)
+                parts.append((topic, those))
+        finally:
+            self._release(request)
+        yield from self._flush(parts, request)
         request.then(parts)
 
-    def _append(self, topic: str, one: _One, request: _Request) -> ProducePart:
+    def _hold(self, request: _Request) -> None:
+        """Later requests wait for it in the queues of its partitions."""
+        if not request.is_appending:
+            request.is_appending = True
+            request.keys = {(one.topic, one.index): None for one in request.ones()}
+            for key in request.keys:
+                self._queues.setdefault(key, deque()).appendleft(request)
+
+    def _release(self, request: _Request) -> None:
+        keys, request.keys = request.keys, {}
+        for key in keys:
+            queue = self._queues[key]
+            queue.remove(request)
+            if queue:
+                self._ready.append(queue[0])
+            else:
+                del self._queues[key]
+        if self._ready:
+            self._advance(self._ready.popleft())
+
+    def _append_after(
+        self, missing: NotCached, topic: str, one: _One, request: _Request
+    ) -> Generator[Yielded, Any, ProducePart]:
+        """Append once jobs have done what the append would wait for."""
+        for _ in range(ATTEMPTS):
+            try:
+                if not (yield from read_in(missing)):
+                    break
+            except DeviceUnavailable as error:
+                return _refused(one.index, error)
+            part = self._append(topic, one, request)
+            if not isinstance(part, NotCached):
+                return part
+            missing = part
+        part = self._append(topic, one, request, may_wait=True)
+        assert isinstance(part, ProducePart)
+        return part
+
+    def _append(self, topic: str, one: _One, request: _Request, *, may_wait: bool = False) -> ProducePart | NotCached:
+        """NotCached: what a job is to do first."""
         assert one.checked is not None
         acks = request.acks
         try:
             partition, leading, log = self._admit(topic, one.index, acks)
-            appended = log.append_checked(one.checked, partition.leader_epoch, request.origin)
+            append = partial(log.append_checked, one.checked, partition.leader_epoch, request.origin)
+            appended = append() if may_wait else log.without_waiting(append)
         except (ApiError, StorageError) as error:
             return _refused(one.index, error)
+        except NotCached as missing:
+            return missing
+        if appended.must_flush:
+            one.unflushed = (log, log.log_end_offset)
         result = ProducePartitionResult(
             one.index, ErrorCode.NONE, appended.base_offset, appended.log_append_time_ms, log.log_start_offset
         )
@@ -417,6 +479,17 @@ class ProduceHandler:
         return ProducePart(
             result, Replication(partition, leading, appended.last_offset + 1) if acks == ACKS_ALL else None
         )
+
+    def _flush(self, parts: list[tuple[str, list[ProducePart]]], request: _Request) -> Steps:
+        """What must be on the disk before the answer (flush.messages)."""
+        for (_, ones), (_, those) in zip(request.topics, parts, strict=True):
+            for place, one in enumerate(ones):
+                if one.unflushed is not None:
+                    log, end = one.unflushed
+                    try:
+                        yield from until_cached(log, partial(log.flush, end))
+                    except StorageError as error:
+                        those[place] = _refused(one.index, error)
 
     def _partition_changed(self, partition: Partition) -> None:
         if self._waiting.delayed:
