@@ -23,6 +23,7 @@ import msgspec
 from controller.storage.batches import Bytes
 from controller.storage.devices import ANY_DEVICE, Device, NotCached
 from controller.storage.errors import AlreadyLocked
+from statemachines.device_model import DeviceQueue
 
 
 class Draw(Protocol):
@@ -490,15 +491,20 @@ def _is_in(path: str, directories: tuple[str, ...]) -> bool:
 
 
 class SimulatedDisk(MemoryDisk):
-    """`a_change_ms`: the duration of each change; `waits` is called with that time, after which the caller goes on."""
+    """`a_change_ms`: the duration of each change; `waits` is called with that time, after which the caller goes on.
+    `devices`: by log directory, the device that it lies on alone, whose jobs take time; others take none."""
 
     def __init__(self) -> None:
         super().__init__()
         self.a_change_ms = 0.0
+        self.devices: dict[str, DeviceQueue] = {}
         self.waits: Callable[[float], None] = _ignore_wait
         self._broken_directories: tuple[str, ...] = ()
         self._broken_for_good: tuple[str, ...] = ()
         self._unreadable: tuple[str, ...] = ()
+
+    def device_of(self, path: str) -> Device:
+        return Device(path)
 
     def touch(self, path: str) -> None:
         broken = self._broken_directories

@@ -215,6 +215,20 @@ class SlowDisk(_LastingOnNode, frozen=True, kw_only=True, tag="slow-disk"):
     a_change_ms: Milliseconds
 
 
+class SlowDevice(_LastingOnNode, frozen=True, kw_only=True, tag="slow-device"):
+    """One of the broker's log directories, as `log.dirs` names it, lies on a device that takes `a_seek_ms` for each
+    operation, one after the other, and reads and writes at `bytes_per_s`.
+
+    Rolls, flushes, deletions and cold reads take that time, and the broker does other things meanwhile; one that takes
+    longer than `camerlengo.device.timeout.ms` is answered without it.
+    """
+
+    expected_errors = ("no answer from the device",)
+    directory: str
+    a_seek_ms: Milliseconds
+    bytes_per_s: Factor = 100_000_000.0
+
+
 # -- the way to ZooKeeper
 
 

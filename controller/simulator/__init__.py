@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from controller.scenarios.faults import SetConfig as SetConfig
     from controller.scenarios.faults import Shut as Shut
     from controller.scenarios.faults import Slow as Slow
+    from controller.scenarios.faults import SlowDevice as SlowDevice
     from controller.scenarios.faults import SlowDisk as SlowDisk
     from controller.scenarios.faults import SlowZooKeeper as SlowZooKeeper
     from controller.scenarios.faults import SpoilZnode as SpoilZnode

@@ -11,13 +11,14 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from controller.broker.log_manager import LogManager, SettingsOf
 from controller.broker.metadata import MetadataCache
 from controller.broker.node import Node
-from controller.broker.request_context import Respond
+from controller.broker.request_context import Job, Respond, Steps, Yielded, finish, resumed
 from controller.broker.settings import BrokerSettings, parse_settings
-from controller.clock import Future, VirtualClock, spawn
+from controller.clock import Clock, Future, VirtualClock, spawn
 from controller.core.channels import ControllerChannels
 from controller.core.event_loop import EventLoop
 from controller.core.events import Event
@@ -28,6 +29,9 @@ from controller.simulator.network import Address, Frame, Network
 from controller.simulator.randomness import Streams
 from controller.simulator.requests import BrokerConnection, SimulatedPeers
 from controller.simulator.server import Answers, Server, Unanswered
+from controller.storage import DeviceUnavailable
+from controller.storage.devices import Device, outcome_of
+from controller.storage.segment import PAGE_BYTES
 from controller.trace import Noted, TraceEvent
 from controller.trace_records import Recorder
 from controller.zookeeper.memory.followers import Follower
@@ -84,15 +88,81 @@ class NodeTrace:
 class _Receiving:
     """A node's listener, for frames that are shared too."""
 
-    def __init__(self, node: Node, interning: MetadataInterning) -> None:
+    def __init__(self, node: Node, interning: MetadataInterning, disk: SimulatedDisk) -> None:
         self._node = node
         self._interning = interning
+        self._disk = disk
 
-    def receive(self, frame: Frame, respond: Respond) -> None:
-        if isinstance(frame, bytes):
-            self._node.broker.receive(frame, respond)
-        else:
+    def receive(self, frame: Frame, respond: Respond) -> Steps | None:
+        if not isinstance(frame, bytes):
             self._node.broker.handle(self._interning.request(frame), respond)
+        elif self._disk.devices:
+            return self._node.broker.begin(frame, respond)
+        else:
+            self._node.broker.receive(frame, respond)
+        return None
+
+
+def _carry_out(job: Job) -> None:
+    """What it returns or raises has no one to take it."""
+    outcome_of(job.call)
+
+
+class DeviceSteps:
+    """Runs steps in virtual time: a job of a device takes as long as the device's queue says, and has no answer after
+    `limit_ms`. One that begins later than that is not carried out; else it happens, as a whole, when it ends."""
+
+    def __init__(self, disk: SimulatedDisk, clock: Clock, now_ms: Callable[[], float], limit_ms: float) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._now_ms = now_ms
+        self._limit_ms = limit_ms
+
+    def drive(self, steps: Steps) -> None:
+        if self._disk.devices:
+            self.run(steps, lambda: None)
+        else:
+            finish(steps)
+
+    def run(self, steps: Steps, ended: Callable[[], None]) -> None:
+        self._go_on(steps, ended, partial(next, steps))
+
+    def _go_on(self, steps: Steps, ended: Callable[[], None], step: Callable[[], Yielded]) -> None:
+        try:
+            yielded = step()
+            while True:
+                if isinstance(yielded, Job):
+                    if self._takes_time(yielded, steps, ended):
+                        return
+                    yielded = resumed(steps, yielded)
+                    continue
+                if yielded is not None and not yielded.enter(
+                    lambda: self._go_on(steps, ended, partial(steps.send, None))
+                ):
+                    return
+                yielded = steps.send(None)
+        except StopIteration:
+            ended()
+
+    def _takes_time(self, job: Job, steps: Steps, ended: Callable[[], None]) -> bool:
+        queue = self._disk.devices.get(job.lane.name) if isinstance(job.lane, Device) else None
+        if queue is None:
+            return False
+        now_ms = self._now_ms()
+        before_s = queue.busy_s
+        done_ms = queue.submit(now_ms / 1_000.0, object(), max(job.size_bytes, PAGE_BYTES)) * 1_000.0
+        begun_ms = done_ms - (queue.busy_s - before_s) * 1_000.0
+        limit_ms = self._limit_ms if job.limit_ms is None else job.limit_ms
+        in_time = done_ms - now_ms <= limit_ms
+        if in_time:
+            self._clock.call_later(done_ms - now_ms, lambda: self._go_on(steps, ended, partial(resumed, steps, job)))
+            return True
+        why = f"{job.what}: no answer from the device in {limit_ms / 1_000.0:.1f} s"
+        silent = DeviceUnavailable(queue.name, why)
+        self._clock.call_later(limit_ms, lambda: self._go_on(steps, ended, partial(steps.throw, silent)))
+        if begun_ms - now_ms < limit_ms:
+            self._clock.call_later(done_ms - now_ms, partial(_carry_out, job))
+        return True
 
 
 class SimulatedBroker:
@@ -170,6 +240,9 @@ class SimulatedBroker:
 
     def _boot(self) -> None:
         peers, interning = SimulatedPeers(self._connect), self._world.interning
+        has_logs = bool(self._settings.log_dirs)
+        disk = self._world.disks.setdefault(self.node_id, SimulatedDisk()) if has_logs else SimulatedDisk()
+        timed = DeviceSteps(disk, self.clock, self._world.clock.now_ms, self._settings.device_timeout_ms)
         node = Node(
             self._settings,
             self.connection,
@@ -179,15 +252,16 @@ class SimulatedBroker:
             self.trace,
             self._rng,
             wake=self.event_loop.wake,
-            open_logs=self._open_logs if self._settings.log_dirs else None,
+            open_logs=self._open_logs if has_logs else None,
             on_all_offline=self._disk_gone,
             metadata=MetadataCache(interning.updated, interning.named),
             metadata_bodies=interning.metadata_bodies,
+            drive=timed.drive,
         )
         self._node = node
-        receiving = _Receiving(node, interning)
+        receiving = _Receiving(node, interning, disk)
         self._answers = Answers(receiving, self.clock, lambda why: self.trace.emit(Noted("error", why)))
-        server = Server(self._answers, self.clock, self._paces.step_ms)
+        server = Server(self._answers, self.clock, self._paces.step_ms, timed.run)
         self._world.network.listen(self.process, self._world.addresses[self.node_id], server.accept)
         node.start()
         node.registered.on_done(lambda: self._registered(node))

@@ -54,6 +54,7 @@ from controller.scenarios.faults import (
     ResetZooKeeper,
     Shut,
     Slow,
+    SlowDevice,
     SlowDisk,
     SlowZooKeeper,
     SpoilZnode,
@@ -97,6 +98,7 @@ from controller.zookeeper.operations import (
     Znode,
     ZooKeeperError,
 )
+from statemachines.device_model import DeviceModel, DeviceQueue
 
 SHELL_SESSION_MS = 30_000
 GARBAGE = b"{not json"
@@ -314,6 +316,19 @@ class Faults:
             return None
         disk.a_change_ms = fault.a_change_ms
         return partial(setattr, disk, "a_change_ms", 0.0)
+
+    @SIMULATED_FAULTS.of(SlowDevice)
+    def _slow_device(self, fault: SlowDevice) -> Undo | None:
+        disk = self._world.disks.get(fault.broker)
+        if disk is None:
+            return None
+        model = DeviceModel(fault.bytes_per_s, seeks_s=((2, fault.a_seek_ms / 1_000.0),))
+        disk.devices[fault.directory] = DeviceQueue(fault.directory, model)
+
+        def end() -> None:
+            disk.devices.pop(fault.directory, None)
+
+        return end
 
     # -- sessions
 

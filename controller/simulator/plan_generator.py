@@ -71,7 +71,7 @@ from controller.scenarios.faults import (
 from controller.scenarios.language import PROTOCOL, UNCLEAN, ClusterSpec, Happening, Outside, Plan, PlanRecords
 from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from controller.simulator.randomness import Streams, times
-from controller.simulator.tiered_plans import with_tiers
+from controller.simulator.tiered_plans import with_slow_devices, with_tiers
 
 SAFETY_MS = (4_000.0, 12_000.0)
 """The range of the time until all faults end."""
@@ -206,7 +206,7 @@ def draw_plan(seed: int, *, tiers: bool = False) -> Plan:
     whole = with_operations(with_reassignments(msgspec.convert(msgspec.to_builtins(plan), Plan)))
     edited = with_spoiled_znodes(with_hand_edits(with_old_protocol(whole)))
     tiered = with_tiers(with_circumstances(with_hostile_clients(edited)), forced=tiers)
-    return with_transactions(with_groups(tiered))
+    return with_slow_devices(with_transactions(with_groups(tiered)))
 
 
 def with_old_protocol(plan: Plan) -> Plan:

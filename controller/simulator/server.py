@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from controller.broker.request_context import Respond
+from controller.broker.request_context import Respond, Steps, finish
 from controller.clock import Clock
 from controller.machine.process import ProcessClock
 from controller.protocol.codec import ApiKey
@@ -23,8 +23,9 @@ from controller.storage import StorageError
 class Receiver(Protocol):
     """Who answers, at once or later, once; see `Respond`."""
 
-    def receive(self, frame: Any, respond: Respond) -> None:
-        """Handle a request. `frame` is a `Frame`; bytes where no sender uses any other type."""
+    def receive(self, frame: Any, respond: Respond) -> Steps | None:
+        """Handle a request. `frame` is a `Frame`; bytes where no sender uses any other type. Returns what is to be done
+        before the connection's next request."""
 
 
 class _Slot:
@@ -79,7 +80,13 @@ class _Served:
         frame = waiting.pop(0)
         if not waiting:
             self._waiting = ()
-        self._server.receiver.receive(frame, slot)
+        steps = self._server.receiver.receive(frame, slot)
+        if steps is None:
+            self._go_on()
+        else:
+            self._server.run(steps, self._go_on)
+
+    def _go_on(self) -> None:
         self._busy = False
         self._take_up()
 
@@ -99,13 +106,26 @@ class _Served:
             self._socket.send(frame)
 
 
-class Server:
-    """`accept` takes a connection. `cost` gives the milliseconds until a request that arrived is taken up."""
+def _run_at_once(steps: Steps, ended: Callable[[], None]) -> None:
+    finish(steps)
+    ended()
 
-    def __init__(self, receiver: Receiver, clock: ProcessClock, cost: Callable[[], float]) -> None:
+
+class Server:
+    """`accept` takes a connection. `cost` gives the milliseconds until a request that arrived is taken up. `run` runs
+    the steps of requests."""
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        clock: ProcessClock,
+        cost: Callable[[], float],
+        run: Callable[[Steps, Callable[[], None]], None] = _run_at_once,
+    ) -> None:
         self.receiver = receiver
         self.clock = clock
         self.cost = cost
+        self.run = run
 
     def accept(self, socket: Socket) -> None:
         socket.user = _Served(self, socket)
@@ -151,11 +171,11 @@ class Answers:
         """How many requests wait for their answer."""
         return len(self._waiting)
 
-    def receive(self, frame: Frame, respond: Respond) -> None:
+    def receive(self, frame: Frame, respond: Respond) -> Steps | None:
         head = frame if isinstance(frame, bytes) else frame.head
         awaited = _Awaited(self, head[:2], self._clock.now_ms(), respond)
         self._waiting[awaited] = None
-        self._receiver.receive(frame, awaited)
+        return self._receiver.receive(frame, awaited)
 
     def is_first_to(self, awaited: _Awaited) -> bool:
         """Whether it was not answered yet; it is from now on."""

@@ -11,7 +11,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from controller.scenarios.faults import BreakLogDirectory, CreateTopic
+from controller.scenarios.faults import BreakLogDirectory, CreateTopic, SlowDevice
 from controller.scenarios.language import Happening, Plan, PlanRecords
 from controller.simulator.randomness import Streams, times
 
@@ -62,6 +62,40 @@ def _lost(rng: Random, plan: Plan, tiers: tuple[str, ...]) -> Iterator[Happening
         # All HDDs of a broker, so that nothing can be copied, or one of them.
         for path in paths if kind == "hdd" and rng.random() < 0.5 else [rng.choice(paths)]:
             yield BreakLogDirectory(at_ms=at_ms, node=node, directory=path, for_ms=for_ms, unreadable=True)
+
+
+SLOW_DEVICES = 0.1
+"""The probability that devices of a run with records are slow now and then."""
+BETWEEN_SLOW_MS = (500.0, 3_000.0)
+SLOW_MS = (100.0, 800.0, 3_000.0)
+SEEKS_MS = (5.0, 50.0, 400.0, 5_000.0)
+"""The longest: a device that hangs while it is slow."""
+
+
+def with_slow_devices(plan: Plan, *, forced: bool = False) -> Plan:
+    """Return the plan with devices that take time for rolls, flushes and deletions, or as it was."""
+    rng = Streams(plan.seed).stream("swarm-slow-devices")
+    before = dict(plan.cluster.settings)
+    paths = [path for path in str(before.get("log.dirs", "")).split(",") if path]
+    if plan.records is None or not paths or not (forced or rng.random() < SLOW_DEVICES):
+        return plan
+    settings = {
+        "camerlengo.device.timeout.ms": rng.choice(("200", "1500", "15000")),
+        "log.segment.bytes": str(rng.choice(SEGMENT_BYTES)),
+        "log.flush.interval.messages": rng.choice(("1", "7", "1000000")),
+    } | before
+    slow = [
+        SlowDevice(
+            at_ms=at_ms,
+            node=rng.choice(list(plan.cluster.nodes)),
+            directory=rng.choice(paths),
+            a_seek_ms=rng.choice(SEEKS_MS),
+            for_ms=rng.choice(SLOW_MS),
+        )
+        for at_ms in times(rng, 1_000.0, BETWEEN_SLOW_MS, plan.calm_ms)
+    ]
+    happenings = sorted((*plan.happenings, *slow), key=lambda each: each.at_ms)
+    return replace(plan, cluster=replace(plan.cluster, settings=settings), happenings=tuple(happenings))
 
 
 def _with_records(plan: Plan, rng: Random) -> Plan:

@@ -119,8 +119,7 @@ class PartitionLog:
     tiers: LogTiers | None = None
     """Of a log on two tiers (`TieredLog`), which has a slot for it, as for `unavailable`; None for any other."""
     unavailable: Unavailable | None = None
-    changes_by_jobs = True
-    """Whether it has jobs carry out its changes where its caller must not wait."""
+    changes_by_jobs = True  # where its caller must not wait
 
     def __init__(
         self,
@@ -140,7 +139,6 @@ class PartitionLog:
         self.directory = directory
         self._device = device
         self._change: FileChange | None = None
-        """What a job changes, or has changed and was not taken yet."""
         self._flush_soon = flush_soon
         if tiers is not None:
             self.tiers = tiers  # type: ignore[misc]

@@ -14,7 +14,6 @@ from typing import Any
 
 from controller.cli.values import integer
 from controller.cli.workers import each_seed
-from controller.labs.tiers.devices import HDD_CURVE
 from controller.labs.tiers.figures import (
     PEAK,
     PEAK_1_S,
@@ -29,6 +28,7 @@ from controller.labs.tiers.figures import (
 from controller.labs.tiers.physical import PhysicalUnavailable, Rig, physical_load
 from controller.labs.tiers.simulation import LabBroker
 from controller.labs.tiers.workload import ARCHITECTURES, Flush, LabWorkload
+from statemachines.device_model import HDD_CURVE
 from tests.benchmarks import tiers_plots
 from tests.benchmarks.common import (
     CouldNotRun,

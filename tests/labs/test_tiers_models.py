@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.labs.tiers.caches import BlockCache, PageCache, WritePolicy
-from controller.labs.tiers.devices import HDD_CURVE, MB, DeviceModel, DeviceQueue, hdd_model, ssd_model
 from controller.labs.tiers.fuse import DeviceTask, ThrottledDevice
 from controller.labs.tiers.placement import Devices, DiskStore, phases
 from controller.labs.tiers.workload import LabWorkload
+from statemachines.device_model import HDD_CURVE, MB, DeviceModel, DeviceQueue, hdd_model, ssd_model
 
 PIECE = 256 * 1024
 

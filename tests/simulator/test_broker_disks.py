@@ -3,11 +3,16 @@ broker's lives but for what was not synced."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
+from controller.clock import Future
 from controller.protocol import ApiKey
+from controller.protocol.errors import ErrorCode
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from controller.scenarios.faults import SlowDevice
 from controller.scenarios.files import load_scenario
 from controller.scenarios.language import Scenario
 from controller.simulator import Simulation
@@ -62,3 +67,52 @@ def test_roll_jitter_spreads_the_rolls_of_partitions_that_were_created_together(
     assert max(at_once) == PARTITIONS, "without jitter all partitions roll in the same second"
     assert max(spread) <= PARTITIONS / 2
     assert sum(one > 0 for one in spread) >= 3 * sum(one > 0 for one in at_once)
+
+
+def test_a_slow_device_slows_its_own_partitions_alone() -> None:
+    """Each append is flushed. Those on the slow device wait for one another; past the limit they have no answer."""
+    settings = {
+        "log.dirs": "/logs/a,/logs/b",
+        "log.flush.interval.messages": "1",
+        "camerlengo.device.timeout.ms": "1000",
+    }
+    made = Simulation(1, seed=1, settings=settings)
+    made.run_until(lambda: len(made.registered) == 1)
+    assert made.answer(made.create_topic("t", 2, 1)) == "done"
+    made.run_until_rest()
+    node = made.node(1)
+    assert node is not None
+    assert node.services is not None
+    slow, fast = (next(index for _, index in directory.logs) for directory in node.services.logs.directories)
+
+    def produced(index: int) -> Future[Any]:
+        batch = encode_batch([Record(0, made.clock.wall_ms(), None, b"value")])
+        part = ProduceTopic("t", (ProducePartition(index, batch),))
+        return made.ask(1, ApiKey.PRODUCE, ProduceRequest(1, 10_000, (part,)), timeout_ms=20_000.0)
+
+    def error_and_ms(pending: Future[Any]) -> tuple[ErrorCode, float]:
+        began_ms = made.now_ms
+        response = made.answer(pending)
+        return ErrorCode(response.responses[0].partition_responses[0].error_code), made.now_ms - began_ms
+
+    assert error_and_ms(produced(slow))[1] < 50.0
+    made.inject(SlowDevice(at_ms=made.now_ms, node=1, directory="/logs/a", a_seek_ms=200.0))
+    made.run_for(1)
+    waiting = [produced(slow) for _ in range(3)]
+    for _ in range(5):
+        error, took_ms = error_and_ms(produced(fast))
+        assert error is ErrorCode.NONE
+        assert took_ms < 50.0
+    outcomes = [error_and_ms(one) for one in waiting]
+    assert [error for error, _ in outcomes] == [ErrorCode.NONE] * 3, outcomes
+    assert sum(took_ms for _, took_ms in outcomes) > 200.0
+    made.inject(SlowDevice(at_ms=made.now_ms, node=1, directory="/logs/a", a_seek_ms=3_000.0, for_ms=2_000.0))
+    made.run_for(1)
+    error, took_ms = error_and_ms(produced(slow))
+    assert error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert 1_000.0 <= took_ms < 1_100.0
+    made.run_for(4_000)
+    assert error_and_ms(produced(slow))[0] is ErrorCode.NONE
+    log = node.services.logs.get("t", slow)
+    assert log is not None
+    assert log.recovery_point == log.log_end_offset == 6

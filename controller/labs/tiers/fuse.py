@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.labs.tiers.caches import BlockCache, WritePolicy
-from controller.labs.tiers.devices import CompetingStreams, DeviceModel
+from statemachines.device_model import CompetingStreams, DeviceModel
 
 IN_HEADER = struct.Struct("<IIQQIIIHH")
 OUT_HEADER = struct.Struct("<IiQ")

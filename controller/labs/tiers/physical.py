@@ -24,11 +24,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from controller.labs.tiers.devices import MB
 from controller.labs.tiers.driver import HOST_OPERATIONS, PROBED_CHUNKS, DriverJob
 from controller.labs.tiers.figures import Case, LabMeasurement, LabRun
 from controller.labs.tiers.placement import CachedStore, Devices, phases, store_of
 from controller.labs.tiers.workload import ARCHITECTURES, Flush, HostLatency, LabWorkload
+from statemachines.device_model import MB
 
 BLKIO, MEMORY = Path("/sys/fs/cgroup/blkio"), Path("/sys/fs/cgroup/memory")
 PREFIX = "camerlengo-lab"

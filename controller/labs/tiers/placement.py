@@ -10,8 +10,8 @@ from random import Random
 from typing import Any
 
 from controller.labs.tiers.caches import BlockCache, WritePolicy
-from controller.labs.tiers.devices import DeviceQueue
 from controller.labs.tiers.workload import LabWorkload, LogStorage
+from statemachines.device_model import DeviceQueue
 from statemachines.log_segment import ON_SSD, Active, Cached, Copying, OnlyCache, SegmentState, WithoutCache
 from statemachines.tier_placement import Tier, append_tier, next_to_copy, read_tier, to_evict
 

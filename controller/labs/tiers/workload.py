@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from controller.labs.tiers.devices import MB, READ_AHEAD_BYTES, DeviceModel, hdd_model, ssd_model
+from statemachines.device_model import MB, READ_AHEAD_BYTES, DeviceModel, hdd_model, ssd_model
 from statemachines.tier_placement import FLUSH_SLICE_BYTES, FlushReason, flush_reason, flush_slice_wait_ms
 
 
