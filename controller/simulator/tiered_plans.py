@@ -23,8 +23,9 @@ LOST_MS = (300.0, 1_500.0, 4_000.0)
 SSD_BYTES = (12_000, 20_000, 60_000)
 SEGMENT_BYTES = (4_000, 8_000)
 ROLL_MS = (200, 1_000, 5_000)
-COPY_RATES = (8_000, 100_000)
-"""Above what the fastest clients write, so that an SSD that was full does not stay so."""
+COPY_RATES = (20_000, 100_000)
+"""Above what the fastest clients write, transactional ones too (16,000), so that an SSD that was full does not stay
+so."""
 TOPIC = "tiered"
 
 
