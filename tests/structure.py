@@ -134,14 +134,14 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages and benchmarks": (lines, 120_734),
+    "lines of the packages and benchmarks": (lines, 120_724),
     "files of the packages and benchmarks": (files, 461),
-    "lines of the packages": (lambda: lines(PACKAGES), 108_219),
+    "lines of the packages": (lambda: lines(PACKAGES), 108_209),
     "files of the packages": (lambda: files(PACKAGES), 423),
     "public classes that share a name": (lambda: len(shared_class_names()), 1),
     "lines of the packages with replaced words": (lines_with_replaced_words, 0),
     "lines of README and docs with replaced words": (lines_with_replaced_words_in_docs, 0),
-    "files passed by a produce with acks=all": (lambda: len(files_of_a_produce()), 28),
+    "files passed by a produce with acks=all": (lambda: len(files_of_a_produce()), 27),
     "files passed by a broker's death": (lambda: len(files_of_a_brokers_death()), 25),
 }
 """Each figure, and what it may not exceed."""

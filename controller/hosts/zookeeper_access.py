@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from controller.broker.security.tls_settings import zookeeper_tls
 from controller.clock import Clock
 from controller.hosts.tls import BadCertificates, TlsContext
-from controller.zookeeper.embedded import ServerSecurity
 from controller.zookeeper.paths import secure_acl
 
 if TYPE_CHECKING:  # a cluster in a test's process does not need kazoo
@@ -73,6 +72,8 @@ class ZooKeeperSecurity:
 
         password = secrets.token_urlsafe(18)
         write("zookeeper.users", f"{USER}={password}\n")
+        from controller.zookeeper.embedded import ServerSecurity  # not for Windows
+
         self.server = ServerSecurity(authority.issue("zookeeper"), authority.certificate, folder / "zookeeper.users")
         self.settings = {
             "zookeeper.ssl.client.enable": "true",

@@ -26,7 +26,7 @@ from controller.storage.batches import (
 )
 from controller.storage.checkpoints import LEADER_EPOCHS, EpochEnd, LeaderEpochs, encode_epochs
 from controller.storage.compaction_rules import NEVER_CLEANED, CompactionState, UnderWay
-from controller.storage.devices import ANY_DEVICE, Device, FileChange, NotDone
+from controller.storage.devices import ANY_DEVICE, Device, FileChange, NotDone, state_of
 from controller.storage.disk import Disk, FileRange, Health, on_disk, or_offline
 from controller.storage.errors import BadBatches, OffsetOutOfRange, OffsetsOutOfOrder
 from controller.storage.log_validator import Checked, checking, done
@@ -304,9 +304,9 @@ class PartitionLog:
         change()
         change.take()
 
-    def _require_open(self) -> None:
-        """See `_held`."""
-        if self._held is None and self._disk.no_wait:
+    def _require_open(self, *, appends: bool = False) -> None:
+        """See `_held`. An append opens the file itself unless the device is slow: acks=0 clients may close after it."""
+        if self._held is None and self._disk.no_wait and (not appends or state_of(self._device).overdue):
             self._settle()
             self._carry_out(FileChange(lambda: self._segments, _keep_nothing, f"opening of {self.directory}"))
 
@@ -388,7 +388,7 @@ class PartitionLog:
     def _append(self, data: Bytes, headers: list[BatchHeader], now_ms: int) -> bool:
         """Returns whether the caller must flush."""
         self._settle(appends=True)
-        self._require_open()
+        self._require_open(appends=True)
         last_offset = headers[-1].last_offset
         timestamp_ms = headers[0].max_timestamp_ms
         if len(headers) > 1:

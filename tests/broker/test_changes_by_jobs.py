@@ -15,6 +15,7 @@ from controller.protocol.control import (
 from controller.protocol.errors import ErrorCode
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 from controller.storage import LogSettings
+from controller.storage.devices import state_of
 from controller.storage.directory import Retiring
 from controller.storage.errors import DeviceUnavailable
 from tests.broker.harness import BROKER_EPOCH
@@ -97,11 +98,24 @@ def test_a_failed_roll_takes_the_directory_offline() -> None:
     assert broker.logs.directories[0].health.cause is not None
 
 
+def test_a_log_without_a_file_opens_it_by_a_job_while_its_device_is_slow() -> None:
+    broker = leading(LogSettings())
+    overdue = state_of(broker.log()._device).overdue
+    overdue.add(0)
+    try:
+        first = produce(broker)
+        assert first.job is not None
+        assert first.job.what.startswith("opening of")
+        first.run_job()
+    finally:
+        overdue.clear()
+    assert result(first) == (ErrorCode.NONE, 0)
+
+
 def test_a_flush_before_the_answer_is_a_job_and_appends_go_on() -> None:
     broker = leading(LogSettings(flush_messages=1))
     log = broker.log()
     first = produce(broker)
-    first.run_job()  # the log had no file yet
     assert first.job is not None
     assert first.job.what.startswith("flush of")
     second = produce(broker)
@@ -118,7 +132,6 @@ def test_a_flush_before_the_answer_is_a_job_and_appends_go_on() -> None:
 def test_a_flush_without_an_answer_refuses_the_request() -> None:
     broker = leading(LogSettings(flush_messages=1))
     first = produce(broker)
-    first.run_job()
     first.fail_job(SILENT)
     assert result(first)[0] is ErrorCode.KAFKA_STORAGE_ERROR
     produce(broker).finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -50,6 +51,14 @@ class GrowingLog:
         return self.size_bytes - self.flushed
 
     flushed: int = 0
+    segment_offsets: tuple[int, ...] = (0,)
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.size_bytes
+
+    def without_waiting(self, call: Callable[[], Any]) -> Any:
+        return call()
 
     def append(self, count: int) -> None:
         self.size_bytes += count
@@ -60,7 +69,7 @@ class GrowingLog:
         assert position + length <= self.size_bytes
         self._note(position + length)
 
-    def flush(self) -> None:
+    def flush(self, up_to: int | None = None) -> None:
         self._note(self.size_bytes)
         self.flushed = self.size_bytes
         self.flushes += 1
@@ -121,6 +130,8 @@ def test_a_log_is_durable_when_its_slices_are_written() -> None:
     kept.clock.advance_to(kept.clock.now_ms() + 1)
     assert log.recovery_point == before < log.log_end_offset
     assert jobs.run().what.startswith("write-back of ")
+    assert log.recovery_point == before
+    assert jobs.run().what.startswith("flush of ")
     assert log.recovery_point == log.log_end_offset
 
 
@@ -140,7 +151,7 @@ def test_a_device_that_does_not_answer_leaves_the_log_for_its_next_append() -> N
     jobs.fail(DeviceUnavailable("8:1", "hung"))
     kept.append(1)
     kept.clock.advance_to(kept.clock.now_ms() + 2_000)
-    jobs.run()
+    assert [jobs.run().what.split(" of ")[0] for _ in range(2)] == ["write-back", "flush"]
     assert log.recovery_point == log.log_end_offset
 
 
@@ -150,7 +161,7 @@ def test_a_log_that_rolls_in_its_turn_is_flushed_without_its_old_slices() -> Non
     log = kept.append(10)
     kept.clock.advance_to(kept.clock.now_ms() + 1)
     log.roll()
-    jobs.run()
+    assert [jobs.run().what.split(" of ")[0] for _ in range(2)] == ["write-back", "flush"]
     assert log.recovery_point == log.log_end_offset
 
 

@@ -127,10 +127,10 @@ def test_upkeep_goes_on_after_a_log_that_fails(monkeypatch: pytest.MonkeyPatch) 
     flush = PartitionLog.flush
     failing = [broker.log(1)]
 
-    def planted(log: PartitionLog) -> None:
+    def planted(log: PartitionLog, up_to: int | None = None) -> None:
         if log in failing:
             raise RuntimeError("planted in flush")
-        flush(log)
+        flush(log, up_to)
 
     monkeypatch.setattr(PartitionLog, "flush", planted)
     broker.log_settings = broker.settings.log

@@ -51,9 +51,9 @@ TEXTS = frozenset(
     + ["--sizes", "--zookeeper", "--experiment"]
 )
 """Options whose value is a text with a form of its own, which the command checks."""
-READ = {"--config", "--spec", "--times", "--tree", "--zookeeper-jars", "paths"}
+READ = {"--config", "--spec", "--times", "--tree", "--zookeeper-config", "--zookeeper-jars", "paths"}
 """Paths that a command reads: each says so itself if nothing is there."""
-NAMES = {"scenario", "subject", "what"}
+NAMES = {"scenario", "subject", "topic", "what"}
 
 
 def kind(option: argparse.Action) -> str:

@@ -56,6 +56,7 @@ MORE: tuple[str, ...] = (
     "ask-isr",
     "hostile-client",
     "change-member",
+    "slow-device",
 )
 OPERATIONS = ("create-topic", "delete-topic", "add-partitions", "reassign", "elect-leaders", "set-config")
 

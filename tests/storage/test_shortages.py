@@ -161,7 +161,7 @@ def test_what_is_the_disks_own_takes_the_directory_offline(
 def test_a_checkpoint_put_off_is_written_once_there_are_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controller.storage.disk_files.AGAIN_S", 0.01)
+    monkeypatch.setattr("controller.storage.device_pools.AGAIN_S", 0.01)
     directory = filled(tmp_path)
     tried = threading.Event()
     replace = FileDisk._replace
