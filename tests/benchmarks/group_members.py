@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from controller.broker.settings import Address, address
@@ -156,15 +157,28 @@ class BenchMember:
 
 async def settled(group: Sequence[BenchMember], began_s: float, heartbeat_s: float, *, join: bool = True) -> float:
     """Join with each member, and again while heartbeats say so, until the group is stable with all of them. Returns the
-    ms since `began_s`."""
-    joining = list(group) if join else []
-    while True:
-        await gathered(member.join() for member in joining)
-        if len({member.generation for member in group}) == 1:
-            return (time.perf_counter() - began_s) * 1e3
-        joining = [member for member in group if await member.heartbeat() is not ErrorCode.NONE]
-        if not joining:
-            await asyncio.sleep(heartbeat_s)
+    ms since `began_s`. A member that has joined heartbeats while others join: they may wait for it."""
+    joining = set(group) if join else set()
+    is_settled = asyncio.Event()
+    settled_s = 0.0
+
+    async def take_part(member: BenchMember) -> None:
+        nonlocal settled_s
+        while not is_settled.is_set():
+            if member in joining:
+                await member.join()
+                joining.discard(member)
+            elif await member.heartbeat() is not ErrorCode.NONE:
+                joining.add(member)
+            elif joining or len({one.generation for one in group}) > 1:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(is_settled.wait(), heartbeat_s)
+            if not joining and len({one.generation for one in group}) == 1 and not is_settled.is_set():
+                settled_s = time.perf_counter()
+                is_settled.set()
+
+    await gathered(map(take_part, group))
+    return (settled_s - began_s) * 1e3
 
 
 async def found_coordinator(
