@@ -43,13 +43,13 @@ def test_the_acls_are_as_many_as_said() -> None:
 
 
 def test_a_check_that_is_too_slow_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    decide = AclRules._decide
+    allows = AclRules.allows
 
     def slow(rules: AclRules, *asked: Any) -> bool:
         sum(range(2_000))  # as if it looked at 2,000 ACLs
-        return decide(rules, *asked)
+        return allows(rules, *asked)
 
     found = {"modes": [], "acl_count": 500, "circumstances": ""}
-    monkeypatch.setattr(AclRules, "_decide", slow)
+    monkeypatch.setattr(AclRules, "allows", slow)
     text = table(found | {"checks": check_us(500, checks=500, repeats=1)})
     assert "not with literal, prefixed," in text

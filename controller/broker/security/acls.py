@@ -5,8 +5,7 @@ The rule is that of Kafka 2.8's AclAuthorizer. The ACLs of a resource are those 
 allow.everyone.if.no.acl.found decides. Otherwise no ACL may deny the operation, and one must allow it. To allow Read,
 Write, Delete or Alter is to allow Describe; to allow AlterConfigs is to allow DescribeConfigs.
 
-`AclRules` holds all ACLs of a cluster. A decision is remembered until an ACL changes, because clients ask the same
-again with each request.
+`AclRules` holds all ACLs of a cluster, by principal.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import IntEnum
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import msgspec
 
@@ -161,105 +160,139 @@ SUPPORTED_OPERATIONS: Mapping[ResourceType, tuple[AclOperation, ...]] = {
 }
 """The operations that make sense for a type; with ALL, those that an ACL may name."""
 
-DECISIONS_MAX = 20_000
-"""Decisions that are remembered; then all are forgotten. Clients choose the names."""
+DECISIONS_MAX = 1_000
+"""Decisions of `allows_some` that are remembered; then all are forgotten."""
 
-
-_ANY_OPERATION = (1 << len(AclOperation)) - 1
+_DENIED = len(AclOperation)
+_ANY_OPERATION = (1 << _DENIED) - 1
 _ALLOWS: Mapping[AclOperation, int] = {
     entry: sum(1 << asked for asked in AclOperation if entry in _ALLOWED_BY[asked]) for entry in AclOperation
 }
 _DENIES: Mapping[AclOperation, int] = {
-    entry: _ANY_OPERATION if entry is AclOperation.ALL else 1 << entry for entry in AclOperation
+    entry: (_ANY_OPERATION if entry is AclOperation.ALL else 1 << entry) << _DENIED for entry in AclOperation
 }
-"""The operations, as bits, that an ACL with an operation allows or denies."""
-
-_Granted: TypeAlias = tuple[int, int, dict[str, tuple[int, int]]]
-"""What is allowed and what is denied on every host, as bits, and on single hosts besides."""
+"""The operations, as bits, that an ACL with an operation allows, and `_DENIED` bits above them those that it denies."""
 
 
-class _Grants:
-    """The ACLs of one pattern, by principal."""
+class _Prefixes:
+    """Finds by bisection the prefixes that a name begins with."""
 
-    __slots__ = ("everyone", "of")
+    __slots__ = ("parents", "sorted")
 
-    def __init__(self, entries: Iterable[AclEntry]) -> None:
-        self.of: dict[Principal, _Granted] = {}
-        for entry in entries:
-            allowed, denied, of_hosts = self.of.get(entry.principal, (0, 0, {}))
-            allow = _ALLOWS[entry.operation] if entry.permission is AclPermission.ALLOW else 0
-            deny = _DENIES[entry.operation] if entry.permission is AclPermission.DENY else 0
-            if entry.host == WILDCARD:
-                allowed, denied = allowed | allow, denied | deny
-            else:
-                before = of_hosts.get(entry.host, (0, 0))
-                of_hosts[entry.host] = before[0] | allow, before[1] | deny
-            self.of[entry.principal] = allowed, denied, of_hosts
-        self.everyone = self.of.get(EVERYONE)
+    def __init__(self, prefixes: Iterable[str]) -> None:
+        self.sorted = sorted(prefixes)
+        self.parents: list[int] = []
+        """For each prefix the index of the longest other one that it begins with, or -1."""
+        for index, prefix in enumerate(self.sorted):
+            self.parents.append(self.longest(prefix, index))
+
+    def longest(self, name: str, end: int | None = None) -> int:
+        """The index of the longest prefix of the name, among the first `end` ones; -1: none. The greatest prefix up to
+        the name begins with each prefix of the name."""
+        prefixes = self.sorted
+        at = (bisect_right(prefixes, name) if end is None else end) - 1
+        while at >= 0 and not name.startswith(prefixes[at]):
+            at = self.parents[at]
+        return at
+
+
+class _Rights:
+    """What the ACLs of a principal on a host, or on every host, say of the resources of a type, as bits."""
+
+    __slots__ = ("_of_prefixes", "_prefixes", "literal", "prefixed")
+
+    def __init__(self) -> None:
+        self.literal: dict[str, int] = {}
+        self.prefixed: dict[str, int] = {}
+        self._prefixes: _Prefixes | None = None
+        self._of_prefixes: list[int] = []
+        """What each prefix and all that it begins with say."""
+
+    def add(self, pattern: ResourcePattern, bits: int) -> None:
+        by_name = self._by_name(pattern)
+        by_name[pattern.name] = by_name.get(pattern.name, 0) | bits
+
+    def remove(self, pattern: ResourcePattern) -> None:
+        self._by_name(pattern).pop(pattern.name, None)
+
+    def of(self, name: str) -> int:
+        literal = self.literal
+        found = literal.get(name, 0) | literal.get(WILDCARD, 0) if literal else 0
+        if self.prefixed:
+            at = (self._prefixes or self._sort()).longest(name)
+            if at >= 0:
+                found |= self._of_prefixes[at]
+        return found
+
+    def _by_name(self, pattern: ResourcePattern) -> dict[str, int]:
+        if pattern.pattern_type is not PatternType.PREFIXED:
+            return self.literal
+        self._prefixes = None
+        return self.prefixed
+
+    def _sort(self) -> _Prefixes:
+        self._prefixes = prefixes = _Prefixes(self.prefixed)
+        self._of_prefixes = []
+        for prefix, parent in zip(prefixes.sorted, prefixes.parents, strict=True):
+            inherited = self._of_prefixes[parent] if parent >= 0 else 0
+            self._of_prefixes.append(self.prefixed[prefix] | inherited)
+        return prefixes
 
 
 class _TypeIndex:
-    """The ACLs of one type of resource. A check costs no more with many ACLs: those of a name are looked up, those of
-    its prefixes are found by bisection, and those of a pattern are looked up by principal and host."""
+    """The ACLs of one type of resource, by principal and host: a check costs no more with many of them."""
 
     def __init__(self) -> None:
-        self._literal: dict[str, _Grants] = {}
-        self._prefixed: dict[str, _Grants] = {}
-        self._patterns_of: dict[Principal, set[ResourcePattern]] = {}
-        self._sorted: list[str] | None = None
-        """The prefixes; None: to be sorted again."""
-        self._sorted_grants: list[_Grants] = []
-        self._parents: list[int] = []
-        """For each of them the index of the longest other one that it begins with, or -1."""
+        self._rights: dict[Principal, dict[str, _Rights]] = {}
+        self._prefixed: set[str] = set()
+        self._prefixes: _Prefixes | None = None
+        """Of all principals; None: they have changed."""
 
-    def replace(self, pattern: ResourcePattern, entries: Iterable[AclEntry]) -> None:
-        prefixed = pattern.pattern_type is PatternType.PREFIXED
-        by_name = self._prefixed if prefixed else self._literal
-        before = by_name.pop(pattern.name, None)
-        for principal in () if before is None else before.of:
-            self._patterns_of[principal].discard(pattern)
-            if not self._patterns_of[principal]:
-                del self._patterns_of[principal]
-        found = _Grants(entries)
-        if found.of:
-            by_name[pattern.name] = found
-        for principal in found.of:
-            self._patterns_of.setdefault(principal, set()).add(pattern)
-        if prefixed:
-            self._sorted = None
+    def replace(self, pattern: ResourcePattern, before: Iterable[AclEntry], after: Iterable[AclEntry]) -> None:
+        for entry in before:
+            by_host = self._rights.get(entry.principal, {})
+            rights = by_host.get(entry.host)
+            if rights is not None:
+                rights.remove(pattern)
+                if not rights.literal and not rights.prefixed:
+                    del by_host[entry.host]
+                    if not by_host:
+                        del self._rights[entry.principal]
+        if pattern.pattern_type is PatternType.PREFIXED:
+            self._prefixed.discard(pattern.name)
+            self._prefixes = None
+        for entry in after:
+            says = _ALLOWS if entry.permission is AclPermission.ALLOW else _DENIES
+            by_host = self._rights.setdefault(entry.principal, {})
+            by_host.setdefault(entry.host, _Rights()).add(pattern, says[entry.operation])
+            if pattern.pattern_type is PatternType.PREFIXED:
+                self._prefixed.add(pattern.name)
 
-    def of_name(self, name: str) -> list[_Grants]:
-        """The ACLs of every pattern that covers the name."""
-        found = []
-        literal = self._literal
-        if name in literal:
-            found.append(literal[name])
-        if WILDCARD in literal and name != WILDCARD:
-            found.append(literal[WILDCARD])
-        if self._prefixed:
-            prefixes = self._sort() if self._sorted is None else self._sorted
-            # The greatest prefix up to the name begins with each prefix of the name.
-            at = bisect_right(prefixes, name) - 1
-            while at >= 0 and not name.startswith(prefixes[at]):
-                at = self._parents[at]
-            while at >= 0:
-                found.append(self._sorted_grants[at])
-                at = self._parents[at]
+    def of_name(self, client: Requester, name: str) -> int:
+        """What the ACLs that are about the client say of the resource, as bits."""
+        found = 0
+        for by_host in (self._rights.get(client.principal), self._rights.get(EVERYONE)):
+            if by_host:
+                if WILDCARD in by_host:
+                    found |= by_host[WILDCARD].of(name)
+                if client.host in by_host:
+                    found |= by_host[client.host].of(name)
         return found
 
-    def patterns_of(self, principal: Principal) -> Collection[ResourcePattern]:
-        return self._patterns_of.get(principal, ())
+    def patterns_of(self, client: Requester, resource_type: ResourceType) -> Iterator[ResourcePattern]:
+        """The patterns of the ACLs that are about the client; one may come several times."""
+        for principal in (client.principal, EVERYONE):
+            for host in (WILDCARD, client.host):
+                rights = self._rights.get(principal, {}).get(host)
+                if rights is not None:
+                    yield from (ResourcePattern(resource_type, name) for name in rights.literal)
+                    yield from (ResourcePattern(resource_type, name, PatternType.PREFIXED) for name in rights.prefixed)
 
-    def _sort(self) -> list[str]:
-        self._sorted = prefixes = sorted(self._prefixed)
-        self._sorted_grants = [self._prefixed[prefix] for prefix in prefixes]
-        self._parents = []
-        for index, prefix in enumerate(prefixes):
-            parent = index - 1
-            while parent >= 0 and not prefix.startswith(prefixes[parent]):
-                parent = self._parents[parent]
-            self._parents.append(parent)
-        return prefixes
+    def has_prefix_of(self, name: str) -> bool:
+        """Return True if an ACL, of whomever, is about names with a prefix of this one."""
+        if self._prefixes is None:
+            self._prefixes = _Prefixes(self._prefixed)
+        return self._prefixes.longest(name) >= 0
 
 
 class AclRules:
@@ -273,8 +306,8 @@ class AclRules:
         self.loaded = False
         """Until the ACLs are known only super users may do something."""
         self._types: dict[ResourceType, _TypeIndex] = {}
-        self._decisions: dict[tuple[Requester, AclOperation, ResourceType, str | None], bool] = {}
-        """None for a name: whether there may be some resource of the type."""
+        self._some: dict[tuple[Requester, AclOperation, ResourceType], bool] = {}
+        """Decisions of `allows_some`, until an ACL changes: each looks at all ACLs of the client."""
 
     def __iter__(self) -> Iterator[Acl]:
         """All ACLs, in the order of their patterns."""
@@ -290,14 +323,14 @@ class AclRules:
 
     def replace(self, pattern: ResourcePattern, entries: Iterable[AclEntry]) -> None:
         """Set the ACLs of one pattern; none remove it."""
-        found = frozenset(entries)
-        if found == self.entries(pattern):
+        before, found = self.entries(pattern), frozenset(entries)
+        if found == before:
             return
         self._entries.pop(pattern, None)
         if found:
             self._entries[pattern] = found
-        self._types.setdefault(pattern.resource_type, _TypeIndex()).replace(pattern, found)
-        self._decisions.clear()
+        self._types.setdefault(pattern.resource_type, _TypeIndex()).replace(pattern, before, found)
+        self._some.clear()
 
     def replace_all(self, entries: Mapping[ResourcePattern, Iterable[AclEntry]]) -> None:
         """Set all ACLs; from then on they are known."""
@@ -305,57 +338,39 @@ class AclRules:
         self._entries = {pattern: found for pattern, these in entries.items() if (found := frozenset(these))}
         self._types = {}
         for pattern, found in self._entries.items():
-            self._types.setdefault(pattern.resource_type, _TypeIndex()).replace(pattern, found)
-        self._decisions.clear()
+            self._types.setdefault(pattern.resource_type, _TypeIndex()).replace(pattern, (), found)
+        self._some.clear()
 
     # -- decisions
 
     def allows(self, client: Requester, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
-        key = (client, operation, resource_type, name)
-        decided = self._decisions.get(key)
-        if decided is None:
-            decided = self._decide(client, operation, resource_type, name)
-            self._remember(key, decided)
-        return decided
+        if client.principal in self._super_users:
+            return True
+        if not self.loaded:
+            return False
+        index = self._types.get(resource_type)
+        bits = 0 if index is None else index.of_name(client, name)
+        if bits:
+            return bool(bits >> operation & 1) and not bits >> _DENIED + operation & 1
+        return self._allow_if_none and not self._has_acls(resource_type, name)
 
-    def _remember(self, key: tuple[Requester, AclOperation, ResourceType, str | None], decided: bool) -> None:
-        if len(self._decisions) >= DECISIONS_MAX:
-            self._decisions.clear()
-        self._decisions[key] = decided
+    def _has_acls(self, resource_type: ResourceType, name: str) -> bool:
+        index = self._types.get(resource_type)
+        literal = (ResourcePattern(resource_type, name), ResourcePattern(resource_type, WILDCARD))
+        return any(one in self._entries for one in literal) or (index is not None and index.has_prefix_of(name))
 
     def may_decide_for(self, client: Requester) -> bool:
         """Return False before the ACLs were read for the first time, except for super users."""
         return self.loaded or client.principal in self._super_users
 
-    def _decide(self, client: Requester, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
-        principal = client.principal
-        if principal in self._super_users:
-            return True
-        if not self.loaded:
-            return False
-        index = self._types.get(resource_type)
-        found = () if index is None else index.of_name(name)
-        if not found:
-            return self._allow_if_none
-        allowed = denied = 0
-        for grants in found:
-            for granted in (grants.of.get(principal), grants.everyone):
-                if granted is not None:
-                    allowed |= granted[0]
-                    denied |= granted[1]
-                    if granted[2] and client.host in granted[2]:
-                        on_host = granted[2][client.host]
-                        allowed |= on_host[0]
-                        denied |= on_host[1]
-        return bool(allowed & ~denied & 1 << operation)
-
     def allows_some(self, client: Requester, operation: AclOperation, resource_type: ResourceType) -> bool:
         """As Kafka's authorizeByResourceType: an ACL that allows it and that no ACL that denies it covers."""
-        key = (client, operation, resource_type, None)
-        decided = self._decisions.get(key)
+        key = (client, operation, resource_type)
+        decided = self._some.get(key)
         if decided is None:
-            decided = self._decide_some(client, operation, resource_type)
-            self._remember(key, decided)
+            if len(self._some) >= DECISIONS_MAX:
+                self._some.clear()
+            decided = self._some[key] = self._decide_some(client, operation, resource_type)
         return decided
 
     def _decide_some(self, client: Requester, operation: AclOperation, resource_type: ResourceType) -> bool:
@@ -367,7 +382,7 @@ class AclRules:
         allowed: list[ResourcePattern] = []
         denied: set[ResourcePattern] = set()
         index = self._types.get(resource_type)
-        named = () if index is None else (*index.patterns_of(client.principal), *index.patterns_of(EVERYONE))
+        named = () if index is None else index.patterns_of(client, resource_type)
         for pattern in dict.fromkeys(named):
             entries = self._entries[pattern]
             if _matches(entries, client, operations, AclPermission.DENY):
