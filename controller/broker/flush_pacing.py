@@ -18,7 +18,7 @@ from controller.broker.records.cold_reads import until_cached
 from controller.broker.request_context import Drive, Job, Steps
 from controller.clock import Clock, Timer
 from controller.storage import DeviceUnavailable, LogDirectory, PartitionLog, StorageError
-from controller.storage.devices import Device
+from controller.storage.disk import Device
 from controller.storage.segment import Segment
 from statemachines.tier_placement import FLUSH_SLICE_BYTES, flush_slice_wait_ms
 

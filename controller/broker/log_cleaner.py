@@ -35,8 +35,8 @@ from controller.storage.compaction_rules import (
     is_due,
     pause_ms,
 )
-from controller.storage.devices import CHANGE_LIMIT_MS, NotCached
-from controller.storage.disk import is_shortage
+from controller.storage.devices import CHANGE_LIMIT_MS
+from controller.storage.disk import NotCached, is_shortage
 from controller.storage.offset_map import keys_within
 from controller.trace import Noted, Trace
 

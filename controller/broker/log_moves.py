@@ -36,7 +36,7 @@ from controller.storage import (
     StorageError,
     TopicPartition,
 )
-from controller.storage.devices import NotCached
+from controller.storage.disk import NotCached
 from controller.trace import Noted, Trace
 
 PIECE_BYTES = 1024 * 1024

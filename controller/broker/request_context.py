@@ -40,7 +40,7 @@ from controller.protocol.compiler import Entries
 from controller.protocol.errors import ErrorCode, ProtocolError, TooManyEntries
 from controller.protocol.framing import Part
 from controller.protocol.schema import RequestValue, ResponseValue
-from controller.storage.devices import Device
+from controller.storage.disk import Device
 
 SLICE = 100
 """Entries of a request (partitions, topics, resources) that are handled between two yields: about a millisecond."""

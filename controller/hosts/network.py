@@ -32,7 +32,8 @@ from typing import Any, TypeVar
 from controller.broker.request_context import Job, JobLane, Steps, Yielded
 from controller.clock import Future, Timer
 from controller.storage.device_pools import DevicePools
-from controller.storage.devices import Device, DeviceJobs, JobOutcome, outcome_of
+from controller.storage.devices import DeviceJobs, JobOutcome, outcome_of
+from controller.storage.disk import Device
 from controller.timer.wheel import MAX_DELAY_MS, NEVER_MS, NOWHERE, TimerTask, TimingWheel, WheelCounts
 
 T = TypeVar("T")

@@ -39,7 +39,8 @@ from controller.hosts.tls import EncryptedSocket, HandshakeFailed, TlsListener
 from controller.protocol.errors import MalformedFrame, ProtocolError
 from controller.protocol.framing import FrameBuffer, Part
 from controller.storage import DeviceUnavailable
-from controller.storage.devices import DeviceJobs, NotCached
+from controller.storage.devices import DeviceJobs
+from controller.storage.disk import NotCached
 from controller.system import descriptor_limit
 from controller.trace import Noted, Trace
 

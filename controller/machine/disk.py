@@ -21,7 +21,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from controller.storage.batches import Bytes
-from controller.storage.devices import ANY_DEVICE, Device, NotCached
+from controller.storage.disk import ANY_DEVICE, Device, NotCached
 from controller.storage.errors import AlreadyLocked
 from statemachines.device_model import DeviceQueue
 

@@ -30,7 +30,8 @@ from controller.simulator.randomness import Streams
 from controller.simulator.requests import BrokerConnection, SimulatedPeers
 from controller.simulator.server import Answers, Server, Unanswered
 from controller.storage import DeviceUnavailable
-from controller.storage.devices import Device, outcome_of
+from controller.storage.devices import outcome_of
+from controller.storage.disk import Device
 from controller.storage.segment import PAGE_BYTES
 from controller.trace import Noted, TraceEvent
 from controller.trace_records import Recorder

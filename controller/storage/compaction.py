@@ -32,8 +32,7 @@ from crc32c import crc32c
 from controller.storage.batches import CRC_FROM, HEADER_BYTES, BatchHeader, header_at
 from controller.storage.compaction_filter import BatchFilter, CleanedTransactions, LastBatch, last_batches, note_keys
 from controller.storage.compaction_rules import DirtyRange, groups
-from controller.storage.devices import Device, NotCached
-from controller.storage.disk import Disk, File
+from controller.storage.disk import Device, Disk, File, NotCached
 from controller.storage.errors import CorruptBatch, LogOffline, OutOfResources, StorageError
 from controller.storage.offset_map import OffsetMap
 from controller.storage.recovery import CLEANED, SWAP

@@ -15,17 +15,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from controller.storage.devices import (
-    Device,
-    DeviceLimits,
-    DeviceStats,
-    JobOutcome,
-    Then,
-    outcome_of,
-    state_of,
-    unavailable,
-)
-from controller.storage.disk import is_shortage
+from controller.storage.devices import DeviceLimits, DeviceStats, JobOutcome, Then, outcome_of, unavailable
+from controller.storage.disk import Device, is_shortage, state_of
 
 IDLE_S = 30.0
 """A thread ends after so long without a job."""

@@ -1,8 +1,8 @@
-"""The devices that log directories lie on, and the port by which slow operations run there.
+"""The port by which slow operations run on the devices that log directories lie on.
 
-Each file system of a broker's log directories is a `Device` with a queue, threads and limits of its own, so that a slow
-or hung one delays its own partitions alone. `DeviceJobs` is the port: `device_pools.DevicePools` runs jobs on threads,
-`AtOnce` where they are submitted. A request's steps do not call it: they yield a `Job` that names the device
+Each file system of a broker's log directories is a `disk.Device` with a queue, threads and limits of its own, so that a
+slow or hung one delays its own partitions alone. `DeviceJobs` is the port: `device_pools.DevicePools` runs jobs on
+threads, `AtOnce` where they are submitted. A request's steps do not call it: they yield a `Job` that names the device
 (`controller.broker.request_context`), and are resumed with its result on the broker's thread.
 """
 
@@ -13,51 +13,8 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from controller.storage.disk import Device, NotCached
 from controller.storage.errors import DeviceUnavailable
-
-
-class Device(msgspec.Struct, frozen=True):
-    """`name`: unique within the process, for people: `8:1` (major and minor number) on the real host."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class DeviceState:
-    """What the threads of a process tell one another about a device. `overdue`: the pools in which an operation of it
-    takes long, so that nothing else should wait for it. `is_written`: it was written to since a pool looked last."""
-
-    __slots__ = ("is_written", "overdue")
-
-    def __init__(self) -> None:
-        self.overdue: set[int] = set()
-        self.is_written = False
-
-
-_STATES: dict[Device, DeviceState] = {}
-
-
-def state_of(device: Device) -> DeviceState:
-    """The one of this process."""
-    return _STATES.get(device) or _STATES.setdefault(device, DeviceState())
-
-
-ANY_DEVICE = Device("memory")
-"""Of a disk that does not distinguish devices."""
-
-
-class NotCached(Exception):
-    """A read would wait for the device, and its caller must not (`Disk.no_wait`). `read_in` reads the bytes, on any
-    thread, so that they are in memory when the caller tries again; it is a job of `device`. With a number, it reads at
-    least so many from there on, since the caller goes on reading."""
-
-    def __init__(self, device: Device, read_in: Callable[..., None], size_bytes: int, what: str) -> None:
-        super().__init__(what)
-        self.device = device
-        self.read_in = read_in
-        self.size_bytes = size_bytes
 
 
 class FileChange:

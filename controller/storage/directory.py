@@ -31,8 +31,8 @@ from controller.storage.checkpoints import (
 )
 from controller.storage.compaction import CleanerLimits, Cleaning
 from controller.storage.compaction_rules import NEVER_CLEANED, DirtyRange
-from controller.storage.devices import ANY_DEVICE, FileChange
-from controller.storage.disk import Disk, Health, Lock, LogHealth, is_shortage, on_disk
+from controller.storage.devices import FileChange
+from controller.storage.disk import ANY_DEVICE, Disk, Health, Lock, LogHealth, is_shortage, on_disk
 from controller.storage.errors import CorruptLog, LogOffline, OutOfResources
 from controller.storage.log import PartitionLog
 from controller.storage.recovery import NEW, LogCheckpoint

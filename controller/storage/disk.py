@@ -1,4 +1,4 @@
-"""The disk as storage uses it: the `Disk` and `File` interfaces, and the health of a log directory.
+"""The disk as storage uses it: the `Disk` and `File` interfaces, devices, and the health of a log directory.
 
 `disk_files.FileDisk` is a machine's own file system. The simulator's `MemoryDisk` keeps everything in memory and can
 lose what was not synced. Nothing here imports `os`. Paths are texts with `/` between the
@@ -20,7 +20,6 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 import msgspec
 
 from controller.storage.batches import Bytes
-from controller.storage.devices import Device
 from controller.storage.errors import CorruptLog, LogOffline, OutOfResources
 
 SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
@@ -137,6 +136,50 @@ def or_offline(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S
             raise self.health.fail(error) from error
 
     return run
+
+
+class Device(msgspec.Struct, frozen=True):
+    """`name`: unique within the process, for people: `8:1` (major and minor number) on the real host."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class DeviceState:
+    """What the threads of a process tell one another about a device. `overdue`: the pools in which an operation of it
+    takes long, so that nothing else should wait for it. `is_written`: it was written to since a pool looked last."""
+
+    __slots__ = ("is_written", "overdue")
+
+    def __init__(self) -> None:
+        self.overdue: set[int] = set()
+        self.is_written = False
+
+
+_STATES: dict[Device, DeviceState] = {}
+
+
+def state_of(device: Device) -> DeviceState:
+    """The one of this process."""
+    return _STATES.get(device) or _STATES.setdefault(device, DeviceState())
+
+
+ANY_DEVICE = Device("memory")
+"""Of a disk that does not distinguish devices."""
+
+
+class NotCached(Exception):
+    """A read would wait for the device, and its caller must not (`Disk.no_wait`). `read_in` reads the bytes, on any
+    thread, so that they are in memory when the caller tries again; it is a job of `device`. With a number, it reads at
+    least so many from there on, since the caller goes on reading."""
+
+    def __init__(self, device: Device, read_in: Callable[..., None], size_bytes: int, what: str) -> None:
+        super().__init__(what)
+        self.device = device
+        self.read_in = read_in
+        self.size_bytes = size_bytes
 
 
 class File(Protocol):

@@ -27,8 +27,7 @@ from typing import TypeAlias
 
 from controller.storage.batches import Bytes
 from controller.storage.device_pools import Later
-from controller.storage.devices import Device, NotCached, state_of
-from controller.storage.disk import is_shortage
+from controller.storage.disk import Device, NotCached, is_shortage, state_of
 from controller.storage.errors import AlreadyLocked
 from controller.system import (
     MAY_MOVE_OPEN_FILES,

@@ -26,11 +26,11 @@ from controller.storage.batches import (
 )
 from controller.storage.checkpoints import LEADER_EPOCHS, EpochEnd, LeaderEpochs, encode_epochs
 from controller.storage.compaction_rules import NEVER_CLEANED, CompactionState, UnderWay
-from controller.storage.devices import ANY_DEVICE, Device, FileChange, NotDone, state_of
-from controller.storage.disk import Disk, FileRange, Health, on_disk, or_offline
+from controller.storage.devices import FileChange, NotDone
+from controller.storage.disk import ANY_DEVICE, Device, Disk, FileRange, Health, on_disk, or_offline, state_of
 from controller.storage.errors import BadBatches, OffsetOutOfRange, OffsetsOutOfOrder
 from controller.storage.log_validator import Checked, checking, done
-from controller.storage.lookups import Decompress, TimedBatch, TimestampOffset, batch_for_time
+from controller.storage.lookups import TimedBatch, batch_for_time
 from controller.storage.producer_states import (
     KnownBatch,
     ProducerStates,
@@ -41,8 +41,16 @@ from controller.storage.producer_states import (
     take_snapshot,
 )
 from controller.storage.recovery import LogCheckpoint, open_files
-from controller.storage.segment import SNAPSHOT_SUFFIX, Removal, Segment, index_of, range_from, segment_path
-from controller.storage.segment_rules import deletable, roll_jitter_ms, roll_reason
+from controller.storage.segment import (
+    SNAPSHOT_SUFFIX,
+    Removal,
+    Segment,
+    deletable,
+    index_of,
+    range_from,
+    rolls_before,
+    segment_path,
+)
 from controller.storage.settings import LogSettings
 from controller.storage.tiers import LogTiers, Unavailable
 from controller.storage.transactions import AbortedRange, Marker, Origin, aborted_between, markers_in
@@ -389,14 +397,9 @@ class PartitionLog:
         """Returns whether the caller must flush."""
         self._settle(appends=True)
         self._require_open(appends=True)
-        last_offset = headers[-1].last_offset
-        timestamp_ms = headers[0].max_timestamp_ms
-        if len(headers) > 1:
-            timestamp_ms = max(header.max_timestamp_ms for header in headers)
         settings = self.settings
         active = self._active
-        jitter_ms = roll_jitter_ms(self.directory, active.base_offset, settings) if settings.roll_jitter_ms else 0
-        reason = roll_reason(active, len(data), last_offset, timestamp_ms, settings, now_ms, jitter_ms)
+        reason = rolls_before(active, headers, len(data), settings, now_ms, self.directory)
         if reason is not None or (self.tiers is not None and self.tiers.leaves(active)):
             self._settle()
             self._roll(headers[0].base_offset)
@@ -416,7 +419,7 @@ class PartitionLog:
                 self.producers.keep_newest(self.settings.producer_ids_max)
                 if is_new:
                     self._producers_added(1)
-        self.log_end_offset = last_offset + 1
+        self.log_end_offset = headers[-1].next_offset
         self._unflushed_bytes += len(data)
         records = self.log_end_offset - self.recovery_point
         if records >= settings.flush_messages or (
@@ -593,17 +596,6 @@ class PartitionLog:
         if self.unavailable is not None:
             self.unavailable.check(first)
         return batch_for_time(self._segments, timestamp_ms, first)
-
-    def offset_for_timestamp(self, timestamp_ms: int, decompress: Decompress | None = None) -> TimestampOffset | None:
-        """The first record of this time or later; None if there is none. Where `decompress` is missing or knows no
-        way, a compressed batch counts as a whole, and its first offset is the answer."""
-        batch = self.batch_for_timestamp(timestamp_ms)
-        while batch is not None:
-            found = batch.find(decompress)
-            if found is not None:
-                return found
-            batch = self.batch_for_timestamp(timestamp_ms, batch.header.last_offset + 1)
-        return None
 
     # Transactions
 

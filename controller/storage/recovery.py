@@ -38,7 +38,6 @@ from controller.storage.producer_states import ProducerStates, restore, snapshot
 from controller.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
-    OFFSET_ENTRY,
     TIME_INDEX_SUFFIX,
     BatchDamage,
     Segment,
@@ -48,6 +47,7 @@ from controller.storage.segment import (
     segment_path,
 )
 from controller.storage.settings import LogSettings
+from controller.storage.sparse_index import OFFSET_ENTRY
 from controller.storage.tiers import LogTiers, Unavailable, add_tiers
 from controller.storage.transactions import TXN_INDEX_SUFFIX
 

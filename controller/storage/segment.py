@@ -1,21 +1,20 @@
 """One segment of a log: a file of batches, and the two sparse indexes derived from it.
 
-`log.py` decides when to roll, cut or delete. File names, index entries and their order are those of Kafka's LogSegment.
-Batches are read a piece at a time, headers alone for a look-up and all bytes for a recovery; no more than a piece is in
-memory, whatever a header says about a batch's length.
+File names, index entries and their order are those of Kafka's LogSegment. Batches are read a piece at a time, headers
+alone for a look-up and all bytes for a recovery; no more than a piece is in memory, whatever a header says about a
+batch's length.
 
-An index (Kafka's `.index` and `.timeindex`) holds a few ascending pairs of integers, from which a scan begins. It is
-kept in memory while its segment is written or read, and written when the segment is flushed, rolled or closed. What is
-missing or damaged on disk is rebuilt from the log, so no index file is trusted.
+The rules of when a log begins a new segment, and which ones retention deletes, are pure functions: Kafka 2.8's
+LogSegment.shouldRoll and Log.deleteOldSegments. `log.py` carries them out.
 """
 
 from __future__ import annotations
 
-import struct
-from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+from zlib import crc32
 
 import msgspec
 from crc32c import crc32c
@@ -30,9 +29,10 @@ from controller.storage.batches import (
     Bytes,
     header_at,
 )
-from controller.storage.devices import NotCached
-from controller.storage.disk import Disk, File, FileRange
+from controller.storage.disk import Disk, File, FileRange, NotCached
 from controller.storage.errors import CorruptBatch, CorruptLog
+from controller.storage.settings import UNLIMITED, LogSettings
+from controller.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex, UnsoundIndex
 from controller.storage.transactions import TXN_INDEX_SUFFIX, TransactionIndex
 from statemachines.log_segment import SegmentState
 
@@ -109,128 +109,6 @@ def check_batches(
     except CorruptBatch as error:
         return BatchDamage(error.position, error.reason)
     return None
-
-
-OFFSET_ENTRY = struct.Struct(">ii")
-"""The last offset of a batch, relative to the segment's base, and the batch's position."""
-TIME_ENTRY = struct.Struct(">qi")
-"""The largest timestamp so far, and the (relative) last offset of the batch that brought it."""
-
-
-class UnsoundIndex(Exception):
-    """The file is no index of this segment; it is to be built again."""
-
-
-class SparseIndex:
-    """Pairs (key, value), keys strictly ascending, values never descending. Look-ups are O(log n)."""
-
-    __slots__ = ("_disk", "_entry", "_keys", "_path", "_saved", "_values")
-
-    def __init__(self, disk: Disk, path: str, entry: struct.Struct) -> None:
-        self._disk = disk
-        self._path = path
-        self._entry = entry
-        self._keys = array("q")
-        self._values = array("q")
-        self._saved = -1
-        """Entries that the file is known to hold; -1 when it must be written anew."""
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self._keys) * self._entry.size
-
-    def entries(self) -> list[tuple[int, int]]:
-        return list(zip(self._keys, self._values, strict=True))
-
-    def last(self) -> tuple[int, int] | None:
-        return (self._keys[-1], self._values[-1]) if self._keys else None
-
-    def append(self, key: int, value: int) -> None:
-        assert not self._keys or (key > self._keys[-1] and value >= self._values[-1]), (self._path, key, value)
-        self._keys.append(key)
-        self._values.append(value)
-
-    def floor(self, key: int) -> tuple[int, int] | None:
-        """The pair with the largest key that is not above `key`."""
-        return self._pair(bisect_right(self._keys, key) - 1)
-
-    def floor_value(self, value: int) -> tuple[int, int] | None:
-        """The last pair whose value is not above `value`."""
-        return self._pair(bisect_right(self._values, value) - 1)
-
-    def _pair(self, place: int) -> tuple[int, int] | None:
-        return (self._keys[place], self._values[place]) if place >= 0 else None
-
-    def cut_keys(self, key: int) -> None:
-        """Forgets pairs with this key and above."""
-        self._keep(bisect_left(self._keys, key))
-
-    def cut_values(self, value: int) -> None:
-        """Forgets pairs with this value and above."""
-        self._keep(bisect_left(self._values, value))
-
-    def clear(self) -> None:
-        self._keep(0)
-        self._saved = -1
-
-    def _keep(self, count: int) -> None:
-        if count < len(self._keys):
-            del self._keys[count:]
-            del self._values[count:]
-            self._saved = -1
-
-    def load(self) -> None:
-        """Reads the file. Raises UnsoundIndex if it is missing or is no index at all."""
-        try:
-            data = self._disk.read(self._path)
-        except FileNotFoundError:
-            raise UnsoundIndex(f"{self._path} is missing") from None
-        if len(data) % self._entry.size:
-            raise UnsoundIndex(f"{self._path} has {len(data)} bytes, no whole number of entries")
-        keys, values = array("q"), array("q")
-        for key, value in self._entry.iter_unpack(data):
-            if key < 0 or value < 0 or (keys and (key <= keys[-1] or value < values[-1])):
-                raise UnsoundIndex(
-                    f"{self._path} entry {len(keys)}: ({key}, {value}) after ({keys[-1:]}, {values[-1:]})"
-                )
-            keys.append(key)
-            values.append(value)
-        self._keys, self._values, self._saved = keys, values, len(keys)
-
-    def save(self) -> None:
-        """Brings the file up to what is in memory."""
-        count = len(self._keys)
-        if self._saved == count:
-            return
-        known = max(self._saved, 0)
-        pack = self._entry.pack
-        data = b"".join(pack(key, value) for key, value in zip(self._keys[known:], self._values[known:], strict=True))
-        if self._saved == -1:
-            self._disk.replace(self._path, data, durable=False)
-        else:
-            file = self._disk.open(self._path)
-            try:
-                file.append(data)
-            finally:
-                file.close()
-        self._saved = count
-
-    def sync(self) -> None:
-        """What `save` wrote is on the disk when it returns."""
-        file = self._disk.open(self._path)
-        try:
-            file.sync()
-        finally:
-            file.close()
-
-    def unload(self) -> None:
-        """Saves, and forgets what can be loaded again."""
-        self.save()
-        self._keys, self._values = array("q"), array("q")
-        self._saved = -1
 
 
 MARKS = 32
@@ -703,6 +581,115 @@ class Segment:
     @property
     def time_entries(self) -> int:
         return 0 if self._times is None else len(self._times)
+
+
+class SegmentFacts(Protocol):
+    """What the rules look at. Timestamps in ms, -1 unknown."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def created_ms(self) -> int: ...
+    @property
+    def first_timestamp_ms(self) -> int:
+        """The largest timestamp of its first batch."""
+
+    @property
+    def latest_ms(self) -> int:
+        """The largest timestamp of all, or when the file was changed where no batch has one."""
+
+    @property
+    def offset_entries(self) -> int: ...
+    @property
+    def time_entries(self) -> int: ...
+
+
+def deletable(
+    segments: Sequence[SegmentFacts], log_start_offset: int, high_watermark: int, settings: LogSettings, now_ms: int
+) -> int:
+    """How many segments, the oldest first, retention lets go: too old, too much, or before the log's start. None
+    that holds an offset at the high watermark or above. All of them only if the last holds something."""
+    total = sum(segment.size_bytes for segment in segments)
+    surplus = total - settings.retention_bytes if settings.retention_bytes != UNLIMITED else 0
+    count = 0
+    for segment in segments:
+        is_last = count == len(segments) - 1
+        if segment.next_offset > high_watermark or (is_last and segment.size_bytes == 0):
+            break
+        too_old = settings.retention_ms != UNLIMITED and now_ms - segment.latest_ms > settings.retention_ms
+        too_much = surplus > 0 and surplus >= segment.size_bytes
+        before_start = not is_last and segment.next_offset <= log_start_offset
+        if not (too_old or too_much or before_start):
+            break
+        surplus -= segment.size_bytes
+        count += 1
+    return count
+
+
+class RollReason(Enum):
+    SIZE = "log.segment.bytes"
+    AGE = "log.roll.ms"
+    INDEX_FULL = "log.index.size.max.bytes"
+    OFFSET = "an offset too far from the segment's first for its indexes"
+
+
+def roll_jitter_ms(directory: str, base_offset: int, settings: LogSettings) -> int:
+    """How much earlier than `segment.ms` a segment is rolled: 0 up to `segment.jitter.ms`, and less than `segment.ms`.
+
+    It spreads the rolls, and so the flushes, of partitions that were created together. Kafka draws it at random when a
+    segment is opened (LogConfig.randomSegmentJitter); here it follows from the segment's name, so that it stays the
+    same after a restart, and in every run of the simulator.
+    """
+    if not settings.roll_jitter_ms:
+        return 0
+    return crc32(f"{directory}/{base_offset}".encode()) % min(settings.roll_jitter_ms, settings.roll_ms)
+
+
+def roll_reason(
+    segment: SegmentFacts,
+    size_bytes: int,
+    last_offset: int,
+    max_timestamp_ms: int,
+    settings: LogSettings,
+    now_ms: int,
+    jitter_ms: int = 0,
+) -> RollReason | None:
+    """Why an append of so many bytes, up to that offset, must go into a new segment; None if it need not. `jitter_ms`:
+    the segment's `roll_jitter_ms`."""
+    if last_offset - segment.base_offset > INT_MAX:
+        return RollReason.OFFSET
+    if segment.size_bytes == 0:
+        return None
+    if segment.size_bytes > settings.segment_bytes - size_bytes:
+        return RollReason.SIZE
+    # By the records' own time where they have one, so that a replica that catches up rolls as its leader did.
+    if segment.first_timestamp_ms >= 0 and max_timestamp_ms >= 0:
+        age_ms = max_timestamp_ms - segment.first_timestamp_ms
+    else:
+        age_ms = now_ms - segment.created_ms
+    roll_ms = min(settings.roll_ms, settings.max_compaction_lag_ms) if settings.compacted else settings.roll_ms
+    if age_ms > roll_ms - jitter_ms:
+        return RollReason.AGE
+    # One entry of the time index is kept for the segment's last.
+    index_bytes = settings.index_size_max_bytes
+    if segment.offset_entries >= index_bytes // 8 or segment.time_entries >= index_bytes // 12 - 1:
+        return RollReason.INDEX_FULL
+    return None
+
+
+def rolls_before(
+    segment: Segment, headers: Sequence[BatchHeader], size_bytes: int, settings: LogSettings, now_ms: int, home: str
+) -> RollReason | None:
+    """See `roll_reason`. `home`: the log's directory."""
+    timestamp_ms = headers[0].max_timestamp_ms
+    if len(headers) > 1:
+        timestamp_ms = max(header.max_timestamp_ms for header in headers)
+    jitter_ms = roll_jitter_ms(home, segment.base_offset, settings) if settings.roll_jitter_ms else 0
+    return roll_reason(segment, size_bytes, headers[-1].last_offset, timestamp_ms, settings, now_ms, jitter_ms)
 
 
 class Removal(msgspec.Struct, frozen=True, eq=False):

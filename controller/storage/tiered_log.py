@@ -18,8 +18,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from controller.storage.batches import BatchHeader, Bytes, whole_bytes
-from controller.storage.devices import NotCached
-from controller.storage.disk import File, Health, is_shortage, on_disk
+from controller.storage.disk import File, Health, NotCached, is_shortage, on_disk
 from controller.storage.errors import LogOffline, OutOfResources, StorageError
 from controller.storage.log import PartitionLog
 from controller.storage.segment import (

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from controller.storage.devices import ANY_DEVICE, Device
-from controller.storage.disk import Disk, File, Health, Lock, is_shortage
+from controller.storage.disk import ANY_DEVICE, Device, Disk, File, Health, Lock, is_shortage
 from controller.storage.errors import AlreadyLocked, CorruptLog, LogOffline, OutOfResources, SsdFull
 from controller.storage.segment import (
     INDEX_SUFFIX,

@@ -15,8 +15,8 @@ from controller.protocol.control import (
 from controller.protocol.errors import ErrorCode
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 from controller.storage import LogSettings
-from controller.storage.devices import state_of
 from controller.storage.directory import Retiring
+from controller.storage.disk import state_of
 from controller.storage.errors import DeviceUnavailable
 from tests.broker.harness import BROKER_EPOCH
 from tests.broker.leading import CONTROLLER, Holder

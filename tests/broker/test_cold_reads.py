@@ -14,7 +14,7 @@ from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import FetchPartition, FetchPartitionData, FetchRequest, FetchResponse, FetchTopic
 from controller.protocol.framing import joined
 from controller.protocol.schema import RequestValue, ResponseValue
-from controller.storage.devices import ANY_DEVICE
+from controller.storage.disk import ANY_DEVICE
 from controller.storage.errors import DeviceUnavailable
 from controller.storage.log import PartitionLog
 from tests.broker.leading import Holder, offsets

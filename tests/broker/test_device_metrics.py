@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from controller.broker.device_metrics import device_metrics
 from controller.broker.metrics import text_of
-from controller.storage.devices import Device, DeviceStats
+from controller.storage.devices import DeviceStats
+from controller.storage.disk import Device
 
 
 def test_each_device_has_its_state_and_its_counts() -> None:

@@ -17,7 +17,7 @@ from controller.broker.log_manager import LogManager
 from controller.broker.request_context import finish
 from controller.clock import VirtualClock
 from controller.storage import DeviceUnavailable, LogSettings
-from controller.storage.devices import ANY_DEVICE
+from controller.storage.disk import ANY_DEVICE
 from controller.storage.disk_files import FileDisk
 from statemachines.tier_placement import flush_slice_wait_ms
 from tests.broker.test_upkeep import Kept

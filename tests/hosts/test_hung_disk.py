@@ -20,7 +20,8 @@ from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import FetchPartition, FetchPartitionData, FetchRequest, FetchResponse, FetchTopic
 from controller.protocol.framing import joined
 from controller.storage.device_pools import DevicePools
-from controller.storage.devices import ANY_DEVICE, Device, DeviceLimits, NotCached
+from controller.storage.devices import DeviceLimits
+from controller.storage.disk import ANY_DEVICE, Device, NotCached
 from tests.broker.leading import Holder, offsets
 from tests.broker.test_cold_reads import holder
 from tests.broker.test_upkeep import PATHS, Kept

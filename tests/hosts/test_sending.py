@@ -13,8 +13,7 @@ import pytest
 from controller.hosts.sending import SENDFILE_FROM_BYTES, RangeCut, SendQueue
 from controller.machine.disk import MemoryDisk
 from controller.protocol.framing import Part, framed, joined
-from controller.storage.devices import Device, NotCached
-from controller.storage.disk import FileRange
+from controller.storage.disk import Device, FileRange, NotCached
 from controller.storage.disk_files import FileDisk, OpenFile
 
 FILE_BYTES = 2 * 1024 * 1024

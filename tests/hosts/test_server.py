@@ -22,8 +22,7 @@ from controller.hosts.listening import CannotListen
 from controller.hosts.server import ACCEPTED_AT_ONCE, UNANSWERED_MAX, ServerConnection, ServerLimits, SocketServer
 from controller.protocol.framing import Part, framed
 from controller.storage import DeviceUnavailable
-from controller.storage.devices import Device, NotCached
-from controller.storage.disk import File, FileRange
+from controller.storage.disk import Device, File, FileRange, NotCached
 from controller.storage.disk_files import CachedFile, FileDisk
 from tests.hosts.harness import KeptTrace, running_network
 from tests.processes import eventually

@@ -6,7 +6,9 @@ import struct
 
 from crc32c import crc32c
 
+from controller.storage import PartitionLog
 from controller.storage.batches import Record, encode_batch
+from controller.storage.lookups import Decompress, TimestampOffset
 
 START_MS = 1_700_000_000_000
 
@@ -68,3 +70,16 @@ def remade(
             struct.pack_into(code, whole, at, value)
     struct.pack_into(">I", whole, 17, crc32c(bytes(whole[21:])))
     return bytes(whole)
+
+
+def offset_for_timestamp(
+    log: PartitionLog, timestamp_ms: int, decompress: Decompress | None = None
+) -> TimestampOffset | None:
+    """The first record of this time or later; None if there is none."""
+    batch = log.batch_for_timestamp(timestamp_ms)
+    while batch is not None:
+        found = batch.find(decompress)
+        if found is not None:
+            return found
+        batch = log.batch_for_timestamp(timestamp_ms, batch.header.last_offset + 1)
+    return None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from controller.machine.disk import MemoryDisk
 from controller.storage import LogDirectory, LogOffline, LogSettings, PartitionLog, headers_of
 from controller.storage.batches import BatchHeader
-from tests.storage.batches import START_MS, Clock, batch
+from tests.storage.batches import START_MS, Clock, batch, offset_for_timestamp
 
 PARTITION = ("lives", 0)
 PRODUCER = 7
@@ -191,7 +191,7 @@ class Life:
             self.check_timestamp(headers, self.clock.now_ms - self.draw.randint(0, 400))
 
     def check_timestamp(self, headers: list[BatchHeader], timestamp_ms: int) -> None:
-        found = self.log.offset_for_timestamp(timestamp_ms)
+        found = offset_for_timestamp(self.log, timestamp_ms)
         first = next((one for one in headers if one.max_timestamp_ms >= timestamp_ms), None)
         if first is None:
             assert found is None, (found, timestamp_ms)

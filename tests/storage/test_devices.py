@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from controller.storage.device_pools import DevicePools
-from controller.storage.devices import AtOnce, Device, DeviceLimits, JobOutcome, NotCached, state_of
+from controller.storage.devices import AtOnce, DeviceLimits, JobOutcome
+from controller.storage.disk import Device, NotCached, state_of
 from controller.storage.disk_files import FileDisk
 from controller.storage.errors import DeviceUnavailable
 from tests.processes import eventually

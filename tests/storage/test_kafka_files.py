@@ -20,7 +20,7 @@ from controller.storage.checkpoints import (
 )
 from controller.storage.disk_files import FileDisk
 from controller.storage.producer_states import ProducerStates
-from tests.storage.batches import Clock
+from tests.storage.batches import Clock, offset_for_timestamp
 
 KAFKA = Path(__file__).parents[1] / "data" / "kafka-2.8.2" / "log"
 PROOF = KAFKA / "proof-0"
@@ -109,10 +109,10 @@ def test_every_timestamp_of_kafkas_partition_leads_to_its_first_record(tmp_path:
                 first.append((record.timestamp_ms, record.offset))
     assert len(first) > 30
     for timestamp_ms, offset in first:
-        found = log.offset_for_timestamp(timestamp_ms)
+        found = offset_for_timestamp(log, timestamp_ms)
         assert found is not None
         assert (found.timestamp_ms, found.offset) == (timestamp_ms, offset)
-    assert log.offset_for_timestamp(first[-1][0] + 1) is None
+    assert offset_for_timestamp(log, first[-1][0] + 1) is None
 
 
 def test_kafkas_checkpoints_are_read_and_written_back_to_the_byte() -> None:

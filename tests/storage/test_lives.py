@@ -13,7 +13,8 @@ from controller.storage.checkpoints import LeaderEpochs
 from controller.storage.errors import StorageError
 from controller.storage.log import PartitionLog
 from controller.storage.recovery import RecoveryVerdict
-from controller.storage.segment import Segment, SparseIndex
+from controller.storage.segment import Segment
+from controller.storage.sparse_index import SparseIndex
 from tests.storage.life import run
 
 SEEDS = range(120)

@@ -27,7 +27,7 @@ from controller.storage import (
 from controller.storage.batches import Record, encode_batch, encode_record
 from controller.storage.disk_files import FileDisk
 from controller.storage.segment import Segment
-from tests.storage.batches import START_MS, Clock, batch
+from tests.storage.batches import START_MS, Clock, batch, offset_for_timestamp
 
 SIZE = len(batch())
 SMALL = LogSettings(segment_bytes=SIZE * 4, index_interval_bytes=SIZE, retention_ms=-1)
@@ -116,7 +116,7 @@ def test_log_append_time_stamps_the_batch_and_its_crc() -> None:
     assert log.append_as_leader(batch(3, timestamp_ms=5), 0).log_append_time_ms == clock.now_ms
     header = headers_of(log.read(0, 1000).read())[0]
     assert (header.max_timestamp_ms, header.attributes & 8) == (clock.now_ms, 8)
-    found = log.offset_for_timestamp(clock.now_ms)
+    found = offset_for_timestamp(log, clock.now_ms)
     assert found is not None
     assert found.offset == 0
 
@@ -328,13 +328,13 @@ def test_a_range_can_be_sent_by_the_system_and_outlives_its_segment(tmp_path: Pa
 def test_a_timestamp_finds_the_first_record_of_its_time_or_later() -> None:
     log = filled(10)
     for at in range(-3, 10):
-        found = log.offset_for_timestamp(START_MS + at)
+        found = offset_for_timestamp(log, START_MS + at)
         assert found is not None
         offset = max(at, 0)
         assert (found.offset, found.timestamp_ms, found.leader_epoch) == (offset, START_MS + offset, 0)
-    assert log.offset_for_timestamp(START_MS + 10) is None
+    assert offset_for_timestamp(log, START_MS + 10) is None
     log.delete_records_before(6, 10)
-    found = log.offset_for_timestamp(START_MS)
+    found = offset_for_timestamp(log, START_MS)
     assert found is not None
     assert found.offset == 6
 
@@ -344,10 +344,10 @@ def test_a_timestamp_in_a_compressed_batch_needs_who_can_decompress() -> None:
     payload = gzip.compress(b"".join(encode_record(one, 0, START_MS) for one in records))
     log = log_with()
     log.append_as_leader(encode_batch(records, attributes=1, payload=payload), 0)
-    found = log.offset_for_timestamp(START_MS + 3, lambda codec, data: gzip.decompress(data) if codec == 1 else None)
+    found = offset_for_timestamp(log, START_MS + 3, lambda codec, data: gzip.decompress(data) if codec == 1 else None)
     assert found is not None
     assert found.offset == 3
-    found = log.offset_for_timestamp(START_MS + 3)
+    found = offset_for_timestamp(log, START_MS + 3)
     assert found is not None
     assert found.offset == 0
 

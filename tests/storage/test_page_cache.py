@@ -10,7 +10,7 @@ import pytest
 
 from controller import system
 from controller.storage import disk_files
-from controller.storage.devices import NotCached
+from controller.storage.disk import NotCached
 from controller.storage.disk_files import CachedFile, FileDisk
 from tests.processes import eventually
 

@@ -10,7 +10,7 @@ import pytest
 
 from controller.storage import CorruptLog, LogDirectory, LogOffline, LogSettings, PartitionLog, headers_of
 from controller.storage.disk_files import FileDisk
-from tests.storage.batches import START_MS, Clock, batch
+from tests.storage.batches import START_MS, Clock, batch, offset_for_timestamp
 
 PARTITION = ("torn", 3)
 SETTINGS = LogSettings(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1)
@@ -194,7 +194,7 @@ def test_an_index_that_is_missing_or_unsound_is_built_again(tmp_path: Path, suff
     log = directory.logs[PARTITION]
     for offset in range(40):
         assert headers_of(log.read(offset, 1).read())[0].base_offset == offset
-        found = log.offset_for_timestamp(START_MS + offset)
+        found = offset_for_timestamp(log, START_MS + offset)
         assert found is not None
         assert found.offset == offset
     directory.close()

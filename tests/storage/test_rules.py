@@ -12,7 +12,7 @@ from controller.storage.batches import INT_MAX, BatchHeader
 from controller.storage.checkpoints import LeaderEpochs, decode_epochs, decode_offsets, decode_topic_id
 from controller.storage.producer_states import ProducerStates
 from controller.storage.recovery import RecoveryVerdict, verdict_on
-from controller.storage.segment_rules import RollReason, deletable, roll_jitter_ms, roll_reason
+from controller.storage.segment import RollReason, deletable, roll_jitter_ms, roll_reason
 from tests.storage.batches import START_MS, batch
 
 

@@ -14,7 +14,7 @@ from controller.storage.tiered_log import TieredLog, copying
 from controller.storage.tiers import TIER_CHECKPOINT, TierCheckpoint, segment_places
 from statemachines.log_segment import SegmentState
 from statemachines.tier_placement import Tier, next_to_copy
-from tests.storage.batches import Clock, batch
+from tests.storage.batches import Clock, batch, offset_for_timestamp
 from tests.storage.life import read_all
 
 KEY = ("t", 0)
@@ -173,7 +173,7 @@ def test_a_truncation_below_copied_segments_cuts_on_the_hdd_and_goes_on_on_the_s
 
 def test_a_look_up_by_time_finds_records_on_every_tier(tiers: Tiers) -> None:
     for offset in (0, tiers.log.segment_offsets[1], tiers.log.log_end_offset - 1):
-        found = tiers.log.offset_for_timestamp(-1)
+        found = offset_for_timestamp(tiers.log, -1)
         assert found is not None
         assert found.offset == 0
         assert tiers.log.batch_for_timestamp(0, offset) is not None

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from controller.broker.request_context import Job, Yielded
 from controller.storage import DeviceUnavailable, PartitionLog
-from controller.storage.devices import NotCached, NotDone
+from controller.storage.devices import NotDone
+from controller.storage.disk import NotCached
 
 T = TypeVar("T")
 

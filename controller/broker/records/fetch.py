@@ -43,7 +43,7 @@ from controller.protocol.fetch import (
 )
 from controller.protocol.schema import Records
 from controller.storage import DeviceUnavailable, FileRange, OffsetOutOfRange, PartitionLog, StorageError
-from controller.storage.devices import NotCached
+from controller.storage.disk import NotCached
 from controller.storage.segment import LOOK_BYTES
 from controller.timer.purgatory import DelayedOperation, Purgatory
 

@@ -59,7 +59,7 @@ from controller.protocol.produce import (
 from controller.protocol.schema import Records
 from controller.storage import DeviceUnavailable, PartitionLog, StorageError
 from controller.storage.batches import HEADER_BYTES, LENGTH_END, MAGIC
-from controller.storage.devices import NotCached
+from controller.storage.disk import NotCached
 from controller.storage.log_validator import Checked
 from controller.storage.transactions import Origin
 from controller.timer.purgatory import DelayedOperation, Purgatory
