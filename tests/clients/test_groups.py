@@ -62,7 +62,8 @@ def by_kafka_python(servers: str, group: str, count: int) -> list[bytes]:
     read: list[bytes] = []
     until = time.monotonic() + DEADLINE_S
     while len(read) < count and time.monotonic() < until:
-        for records in consumer.poll(200).values():
+        # Its assignment may be lost with a poll that ends while it joins (docs/groups.md).
+        for records in consumer.poll(DEADLINE_S * 1_000).values():
             read += [record.value for record in records]
         consumer.commit()
     consumer.close()
