@@ -18,7 +18,8 @@ class View:
 
     `since_ms`: when the wait began, or when the last fault was injected if that was later than the step before. A
     response received before that time does not count. `node`: the step's own, or None. `former`: the session that a
-    broker had when it was last killed, stopped, restarted or expired.
+    broker had when it was last killed, stopped, restarted or expired. `starting`: brokers that were started, or whose
+    session was expired, and that have not been registered since.
     """
 
     now: Observation
@@ -28,6 +29,7 @@ class View:
     other_than: tuple[int, ...]
     partitions: Mapping[tuple[str, int], PartitionView] | None
     former: Mapping[int, int] = field(default_factory=dict)
+    starting: tuple[int, ...] = ()
     wanted: WantedState | None = None
 
 
@@ -53,11 +55,16 @@ class Condition:
     needs_topic: bool = False
 
 
+def is_registered(node: int, now: Observation, former: Mapping[int, int]) -> bool:
+    """Whether a broker is registered, in another session than before the last fault that ended it."""
+    return now.registered.get(node, 0) not in (0, former.get(node))
+
+
 def _registered(view: View) -> Missing:
     """Require a session that the broker did not have before the fault: the old session may not have expired yet, or
     the observer may not have seen its end."""
     nodes = view.running if view.node is None else (view.node,)
-    absent = [node for node in nodes if view.now.registered.get(node, 0) in (0, view.former.get(node))]
+    absent = [node for node in nodes if not is_registered(node, view.now, view.former)]
     if not absent:
         return None
     return f"broker {absent[0]} is not registered" if view.node is not None else f"brokers {absent} are not registered"
@@ -112,7 +119,10 @@ def _leaders(view: View) -> Missing:
 
 
 def _full_isr(view: View) -> Missing:
-    """Every partition's ISR has every registered replica of its assignment."""
+    """Every broker that was started is registered, and every partition's ISR has every registered replica of its
+    assignment. Without the first, the next fault could take the only replica in sync."""
+    if view.starting:
+        return f"brokers {list(view.starting)} have been started and are not registered"
     live = view.now.registered
     for (topic, partition), state in sorted((view.partitions or {}).items()):
         outside = [replica for replica in state.assignment if replica in live and replica not in state.isr]

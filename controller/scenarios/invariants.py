@@ -135,7 +135,9 @@ def converged(evidence: Evidence) -> Finding:
     no partition is without a leader that has a live replica in its ISR."""
     if evidence.snapshot is None:
         return Finding(None, "the run did not come to its last look at the cluster")
-    return _finding(_unconverged(evidence, evidence.snapshot), "one controller, and every partition led that can be")
+    snapshot, held = evidence.snapshot, "one controller, and every partition led that can be"
+    lost = sum(not any(one in snapshot.registered for one in state.isr) for state in snapshot.partitions.values())
+    return _finding(_unconverged(evidence, snapshot), f"{held}; {lost} have no live replica in sync" if lost else held)
 
 
 def _unconverged(evidence: Evidence, snapshot: Snapshot) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from controller.scenarios.conditions import CONDITIONS, MILESTONES, View, WantedState
+from controller.scenarios.conditions import CONDITIONS, MILESTONES, View, WantedState, is_registered
 from controller.scenarios.faults import (
     NODE_FIELDS,
     ZOOKEEPER,
@@ -40,7 +40,7 @@ from controller.scenarios.faults import (
     kind_of,
     unsupported,
 )
-from controller.scenarios.host import PartitionView, ScenarioHost, Snapshot, TopicSpec, Workload
+from controller.scenarios.host import Observation, PartitionView, ScenarioHost, Snapshot, TopicSpec, Workload
 from controller.scenarios.invariants import disagreement
 from controller.scenarios.language import (
     ClusterSpec,
@@ -136,6 +136,8 @@ class _Run:
         self.names = NodeNames(host, scenario.cluster)
         self.former: dict[int, int] = {}
         """The session that a broker had before the last fault that ended it."""
+        self.starting: set[int] = set()
+        """Brokers that were started, or whose session was expired, and that have not been seen registered since."""
         self.producing = False
         self.fault_at_ms = 0.0
         """Answers that a client had before the last fault say nothing about the recovery from it."""
@@ -184,8 +186,10 @@ class _Run:
             case CreateTopics():
                 await self._create_topics(step)
             case Start():
-                for node in step.nodes or ():
-                    await self.host.start(broker_id(node))
+                nodes = [broker_id(node) for node in step.nodes or ()]
+                self.starting.update(nodes)
+                for node in nodes:
+                    await self.host.start(node)
             case Restart():
                 self._struck(step)
                 await self.host.inject(Kill(node=step.node) if step.how == "hard" else Stop(node=step.node))
@@ -209,10 +213,19 @@ class _Run:
 
     def _struck(self, step: Step) -> None:
         """Record in the trace that a fault begins or ends."""
+        now = self._observe()
         if isinstance(step, Kill | LosePower | Stop | Restart | Expire):
-            self.former[step.broker] = self.host.observe().registered.get(step.broker, 0)
+            self.former[step.broker] = now.registered.get(step.broker, 0)
+            self.starting.discard(step.broker)
+        if isinstance(step, Restart | Expire):
+            self.starting.add(step.broker)
         self.fault_at_ms = self.host.clock.now_ms()
         self.host.take(_traced(step))
+
+    def _observe(self) -> Observation:
+        now = self.host.observe()
+        self.starting.difference_update([one for one in self.starting if is_registered(one, now, self.former)])
+        return now
 
     async def _create_topics(self, step: CreateTopics) -> None:
         config = tuple((key, property_text(value)) for key, value in sorted(step.config.items()))
@@ -264,7 +277,9 @@ class _Run:
             running = self.host.running()
             node = None if step.node is None else broker_id(step.node)
             now_ms = self.host.clock.now_ms()
-            view = View(self.host.observe(), now_ms, running, node, others, partitions, self.former, wanted)
+            now = self._observe()
+            starting = tuple(sorted(self.starting))
+            view = View(now, now_ms, running, node, others, partitions, self.former, starting, wanted)
             missing = None if step.after is None else MILESTONES[step.after](view)
             if missing is None:
                 since_ms = now_ms if since_ms is None else since_ms

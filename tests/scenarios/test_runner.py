@@ -242,15 +242,27 @@ def test_a_struck_broker_is_registered_once_it_has_another_session() -> None:
     assert host.clock.now_ms() >= 400.0
 
 
-def test_full_isr_is_every_registered_replica_in_every_isr() -> None:
+def test_full_isr_is_every_registered_replica_in_every_isr_once_all_that_start_are_registered() -> None:
+    """A session of before the fault does not count."""
+
     class Growing(ScriptedHost):
+        def __init__(self) -> None:
+            super().__init__()
+            self.registered = {1: 6, 2: 6}
+
+        def observe(self) -> Observation:
+            return replace(super().observe(), registered=self.registered)
+
         async def leaders(self) -> Mapping[tuple[str, int], PartitionView]:
             isr = (1, 3) if self.clock.now_ms() < 400.0 else (1, 2)
             return {("t", 0): PartitionView(1, isr, (1, 2, 9)), ("t", 1): PartitionView(1, (1,), (1,))}
 
     host = Growing()
     wait = 'do = "wait"\nuntil = "full-isr"\ndeadline_ms = '
-    assert "without [2]" in (run(host, steps(START, wait + "100")).failure or "")
+    assert "[3] have been started and are not" in (run(host, steps(START, wait + "100")).failure or "")
+    host.registered = {1: 6, 2: 6, 3: 7}
+    assert "[3] have been started" in (run(host, steps('do = "expire"\nnode = 3', wait + "100")).failure or "")
+    assert "without [2]" in (run(host, steps(wait + "100")).failure or "")
     assert run(host, steps(wait + "5000")).failure is None  # replica 9 is not registered, so it is not missed
     assert host.clock.now_ms() >= 400.0
 
