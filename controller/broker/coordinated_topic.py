@@ -289,22 +289,27 @@ class CoordinatedTopic(Generic[T]):
                 delay_ms = 0.0 if has_moved else READ_AGAIN_MS
                 self._clock.call_later(delay_ms, partial(self._begin_load, coordinated))
                 return
-        finish = partial(self._finish_load, coordinated, reading, began_ms)
+        self._finish_once_replicated(coordinated, end, partial(self._finish_load, coordinated, reading, began_ms))
 
-        def finish_later() -> None:
-            """Not within the call that moves the high watermark: a listener there may not write."""
-            self._clock.call_later(0.0, finish)
-
+    def _finish_once_replicated(
+        self, coordinated: CoordinatedPartition[T], end: int, finish: Callable[[], None]
+    ) -> None:
+        """Call `finish` once each member of the ISR has what was read up to `end`. A leadership that ends does not
+        show that: the next one is waited for, unless the partition is unloaded, as it is when no other follows."""
         partition, leading = coordinated.partition, coordinated.partition.leading
-        if leading is None or partition.high_watermark >= end:
+        if leading is None or self._partitions.get(coordinated.index) is not coordinated:
+            return
+        if partition.high_watermark >= end:
             finish()
-        else:
-            self._produce.when_replicated(Replication(partition, leading, end), finish_later)
+            return
+
+        def decided() -> None:
+            """Not within the call that moves the high watermark: a listener there may not write."""
+            self._clock.call_later(0.0, partial(self._finish_once_replicated, coordinated, end, finish))
+
+        self._produce.when_replicated(Replication(partition, leading, end), decided)
 
     def _finish_load(self, coordinated: CoordinatedPartition[T], reading: Reading[T], began_ms: float) -> None:
-        """What was read is replicated, or this broker does not lead any more."""
-        if self._partitions.get(coordinated.index) is not coordinated:
-            return
         where = f"{self.name}-{coordinated.index}"
         coordinated.entries.update(
             (key, entry)

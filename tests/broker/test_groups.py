@@ -21,9 +21,11 @@ from controller.broker.groups.offsets_topic import (
     read_offset,
 )
 from controller.broker.groups.store import GroupStore
+from controller.broker.request_context import finish
 from controller.protocol import LEADER_DURING_DELETE
 from controller.protocol.client import ApiVersionsRequest, FindCoordinatorRequest
 from controller.protocol.codec import ApiKey
+from controller.protocol.control import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
 from controller.protocol.errors import ErrorCode
 from controller.protocol.framing import joined
 from controller.protocol.groups import (
@@ -52,7 +54,8 @@ from controller.storage import PartitionLog
 from controller.storage.batches import HEADER_BYTES, Record, decode_records, encode_batch, header_at
 from controller.storage.errors import LogOffline
 from tests.broker.data_harness import DataBroker
-from tests.broker.harness import Deferred, metadata
+from tests.broker.harness import BROKER_EPOCH, Deferred, metadata
+from tests.broker.test_upkeep_on_devices import Jobs
 
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"
 """A consumer that subscribes to the topic `t`: version 0, one topic, no user data."""
@@ -424,6 +427,27 @@ def test_what_was_read_counts_once_it_is_replicated(broker: Coordinator, loses_l
     broker.follower_fetches(broker.offsets)
     broker.clock.step()
     assert broker.sync(member, generation).value().assignment == member.encode()
+
+
+def test_nothing_counts_that_was_read_while_the_partition_is_deleted(broker: Coordinator) -> None:
+    """It leads no more, though its files are not removed yet: what it has read is replicated by nobody."""
+    (member,), generation = broker.stable()
+    broker.follow(OFFSETS_TOPIC, epoch=1)
+    broker.offsets.high_watermark = 0
+    broker.lead(OFFSETS_TOPIC, epoch=2, isr=(1, 2))
+    jobs = Jobs()
+    broker.broker.drive = jobs.drive
+    states = (StopReplicaPartitionState(0, 2, delete_partition=True),)
+    stopped = broker.begin(
+        ApiKey.STOP_REPLICA, StopReplicaRequest(1, 1, (StopReplicaTopicState(OFFSETS_TOPIC, states),), BROKER_EPOCH), 3
+    )
+    broker.broker.drive = finish
+    broker.clock.step()  # the log is read
+    assert broker.sync(member, generation).value().error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    while jobs.waiting:
+        jobs.run()
+    assert stopped.value().partition_errors[0].error_code == ErrorCode.NONE
+    assert broker.heartbeat(member, generation) == ErrorCode.NOT_COORDINATOR
 
 
 def test_a_log_whose_device_is_lost_is_read_again(broker: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
