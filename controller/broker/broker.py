@@ -177,9 +177,9 @@ class DataPlane:
             clock, purge_interval=settings.delete_records_purgatory_purge_interval_requests, on_error=self._failed
         )
         self.throttle = ReplicationThrottle(settings.broker_id, clock, *configs.throttle("leader"))
-        reading = PartitionReader(self.access, self.partition_events, clock, self.throttle)
+        self.reading = PartitionReader(self.access, self.partition_events, clock, self.throttle)
         self.fetch = FetchHandler(
-            reading,
+            self.reading,
             self.partition_events,
             self.fetches,
             FetchSessionCache(settings.max_incremental_fetch_session_cache_slots, clock),
@@ -305,7 +305,7 @@ class Broker:
                 off_loop,
                 services.directory_failed if services is not None else lambda: None,
             )
-            self.data.moves.drive = self.data.produce.drive = self._drive
+            self.data.moves.drive = self.data.produce.drive = self.data.reading.drive = self._drive
         if services is not None:
             self.replicas.of_roles.append(services.roles_taken)
             self.replicas.of_stops.append(services.stopped)

@@ -297,13 +297,15 @@ class FileRange(msgspec.Struct, frozen=True):
     from a truncation: a broker that truncates a log does not lead it any more, and data sent after that is cut off or
     fails its CRC check at the receiver.
 
-    `cut_bytes`: how much of the batch behind it was left out, since not all of it was allowed.
+    `cut_bytes`: how much of the batch behind it was left out, since not all of it was allowed. `left_bytes`: what else
+    could have been read of the file, behind it, if more had been allowed.
     """
 
     file: File
     position: int
     length: int
     cut_bytes: int = 0
+    left_bytes: int = 0
 
     def read(self) -> bytes:
         return self.file.read_at(self.position, self.length)

@@ -474,8 +474,8 @@ class Segment:
             raise
         return start
 
-    def range(self, position: int, length: int, cut_bytes: int = 0) -> FileRange:
-        return FileRange(self.file.held(), position, length, cut_bytes)
+    def range(self, position: int, length: int, cut_bytes: int = 0, left_bytes: int = 0) -> FileRange:
+        return FileRange(self.file.held(), position, length, cut_bytes, left_bytes)
 
     def headers_since(self, timestamp_ms: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """From where the first batch with a record of this time or later, at `offset` or above, is to be sought."""
@@ -737,5 +737,5 @@ def range_from(
         return segment.range(start, length)
     complete = segment.last_batch_end(start, start + max_bytes) - start
     if complete:
-        return segment.range(start, complete, max_bytes - complete)
+        return segment.range(start, complete, max_bytes - complete, length - complete)
     return segment.range(start, max(max_bytes, segment.batch_bytes(start) if whole_first_batch else 0))

@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
+from controller.broker.records import cold_reads
 from controller.broker.records.cold_reads import ATTEMPTS
 from controller.broker.request_context import Job, Steps
+from controller.machine.disk import MemoryDisk, MemoryFile
 from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import FetchPartition, FetchPartitionData, FetchRequest, FetchResponse, FetchTopic
 from controller.protocol.framing import joined
 from controller.protocol.schema import RequestValue, ResponseValue
-from controller.storage.disk import ANY_DEVICE
+from controller.storage import FileRange
+from controller.storage.disk import ANY_DEVICE, NotCached
 from controller.storage.errors import DeviceUnavailable
 from controller.storage.log import PartitionLog
 from tests.broker.leading import Holder, offsets
@@ -85,8 +88,8 @@ def pass_time(broker: Holder) -> None:
     broker.clock.run_until(lambda: passed.done, broker.clock.now_ms() + 60_000)
 
 
-def fetch(broker: Holder, offset: int, numbers: tuple[int, ...] = (0,)) -> Asked:
-    partitions = tuple(FetchPartition(number, fetch_offset=offset, partition_max_bytes=1 << 20) for number in numbers)
+def fetch(broker: Holder, offset: int, numbers: tuple[int, ...] = (0,), limit: int = 1 << 20) -> Asked:
+    partitions = tuple(FetchPartition(number, fetch_offset=offset, partition_max_bytes=limit) for number in numbers)
     return Asked(broker, ApiKey.FETCH, VERSION, FetchRequest(0, 1, (FetchTopic("t", partitions),)))
 
 
@@ -204,3 +207,36 @@ def test_reading_without_waiting_ends_with_the_call() -> None:
         log.read_cached(1, 1 << 20)
     assert not broker.disk.no_wait
     assert log.read(1, 1 << 20).length
+
+
+def test_what_follows_a_large_answer_is_read_in_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = holder()
+    broker.disk.not_cached.clear()
+    one = len(broker.disk.read(f"{broker.logs.directories[0].path}/t-0/00000000000000000000.log")) // 5
+    missing: list[tuple[int, int]] = []
+
+    def require_cached(_file: MemoryFile, position: int, length: int) -> None:
+        if (position, length) == (2 * one, 2 * one):
+            missing.append((position, length))
+            raise NotCached(ANY_DEVICE, lambda at_least=0: None, length, "t-0")
+
+    monkeypatch.setattr(MemoryFile, "require_cached", require_cached)
+    monkeypatch.setattr(cold_reads, "AHEAD_FROM_BYTES", 1)
+    ahead: list[Steps] = []
+    assert broker.broker.data is not None
+    broker.broker.data.reading.drive = ahead.append
+    assert offsets(parts(fetch(broker, 0, limit=2 * one).finish())[0]) == [0, 1]
+    (steps,) = ahead
+    assert missing == [(2 * one, 2 * one)]
+    assert isinstance(next(steps), Job)
+    with pytest.raises(StopIteration):
+        steps.throw(DeviceUnavailable("8:1", "no answer"))  # the fetch that needs it finds out
+    assert offsets(parts(fetch(broker, 0).finish())[0]) == [0, 1, 2, 3, 4]
+    assert len(ahead) == 1  # nothing follows
+
+
+def test_what_follows_a_small_answer_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryFile, "require_cached", lambda _file, _position, _length: pytest.fail("asked"))
+    assert (
+        cold_reads.read_ahead(FileRange(MemoryDisk().open("t"), 0, cold_reads.AHEAD_FROM_BYTES - 1, 0, 10_000)) is None
+    )

@@ -155,14 +155,17 @@ class SlowStore(DiskStore):
         return "hdd", now + self.read_s
 
 
-def fetched(read_s: float, first: int, fetches: int) -> tuple[list[float], list[tuple[float, int, int]]]:
-    """Return what fetches of a partition's old chunks take, one each second, and the reads of the device, in ms."""
-    broker = LabBroker(replace(SMALL, memory_s=0.0, memory=math.inf), BY_NAME["HDD"], Flush.Rate, 1)
+def fetched(
+    read_s: float, first: int, fetches: int, *, fetch_ahead: bool = False, each_s: float = 1.0
+) -> tuple[list[float], list[tuple[float, int, int]]]:
+    """Return what fetches of a partition's old chunks take, and the reads of the device, in ms."""
+    load = replace(SMALL, memory_s=0.0, memory=math.inf, fetch_ahead=fetch_ahead)
+    broker = LabBroker(load, BY_NAME["HDD"], Flush.Rate, 1)
     broker.measured.clear()
     broker.store = store = SlowStore(broker.devices, read_s)
     took: list[float] = []
     for at in range(fetches):
-        begun = float(at)
+        begun = at * each_s
 
         def received(done: float, begun: float = begun) -> None:
             took.append(round(1000 * (done - begun), 3))
@@ -206,6 +209,23 @@ def test_nothing_is_read_ahead_beyond_the_end_of_a_segment() -> None:
     took, asked = fetched(0.0009, last, 2)
     assert took == [8.9, 8.9]
     assert (1000.0, last + 1, 0) in asked
+
+
+def test_a_broker_reads_the_chunk_behind_an_answered_one() -> None:
+    """The first fetch waits for its first window, the second finds its chunk in memory."""
+    took, asked = fetched(0.0009, -5_000, 2, fetch_ahead=True)
+    assert took == [8.9, 8.0]
+    ahead = [(at, window) for at, number, window in asked if number == -4_999]
+    assert [window for _, window in ahead] == [*range(SMALL.windows)]
+    assert ahead[0][0] > 7
+    assert ahead[-1][0] < 1_000
+    assert {number for _, number, _ in asked} == {-5_000, -4_999, -4_998}
+
+
+def test_a_fetch_waits_for_a_chunk_that_is_being_read_ahead() -> None:
+    took, asked = fetched(0.1, -5_000, 2, fetch_ahead=True, each_s=1.0)
+    assert took[1] > 100
+    assert len([one for one in asked if one[1] == -4_999]) == SMALL.windows, "it is not read a second time"
 
 
 def stored() -> TieredStore:

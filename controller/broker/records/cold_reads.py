@@ -9,11 +9,12 @@ broker's thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from controller.broker.request_context import Job, Yielded
-from controller.storage import DeviceUnavailable, PartitionLog
+from controller.broker.request_context import Job, Steps, Yielded
+from controller.storage import DeviceUnavailable, FileRange, PartitionLog
 from controller.storage.devices import NotDone
 from controller.storage.disk import NotCached
 
@@ -23,6 +24,8 @@ ATTEMPTS = 10
 """A read needs two indexes, some headers and the records: more attempts than that are lost to a shortage of memory."""
 COLD_BYTES = 1024 * 1024
 """Of one partition's records that are not in memory, as far as one answer has them."""
+AHEAD_FROM_BYTES = 64 * 1024
+"""A smaller answer costs less than the question whether what follows it is in memory."""
 
 
 def read_in(cold: NotCached, at_least: int = 0) -> Generator[Yielded, Any, bool]:
@@ -40,6 +43,24 @@ def read_in(cold: NotCached, at_least: int = 0) -> Generator[Yielded, Any, bool]
             cold.change.give_up()
         raise
     return True
+
+
+def read_ahead(found: FileRange) -> Steps | None:
+    """Read in what lies behind a large range that was answered, as much again: who reads a log from one end to the
+    other asks for it next, and does not wait for the device then. None: it is in memory, or there is nothing more."""
+    length = min(found.left_bytes, found.length)
+    if not length or found.length < AHEAD_FROM_BYTES:
+        return None
+    try:
+        found.file.require_cached(found.position + found.length, length)
+    except NotCached as missing:
+        return _in_background(missing)
+    return None
+
+
+def _in_background(missing: NotCached) -> Steps:
+    with suppress(OSError, DeviceUnavailable):  # the fetch that needs it finds out
+        yield Job(missing.read_in, missing.device, what=f"ahead: {missing}")  # not counted: no fetch is refused for it
 
 
 def until_cached(

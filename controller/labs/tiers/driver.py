@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from controller.labs.tiers.placement import SPAN, Devices, FlushTurns, TieredStore, drawn, lags_of, phases, store_of
@@ -175,7 +176,7 @@ class LabDriver:
     # -- consumers
 
     def consume(self, partition: int, lag: float) -> None:
-        load, files = self.load, LastOpened(os.O_RDONLY)
+        load, files, ahead = self.load, LastOpened(os.O_RDONLY), self.ahead("hot")
         number = -math.ceil(lag / load.period_s)
         due = (self.phase[partition] + number) * load.period_s + lag
         reads: list[float] = []
@@ -190,6 +191,7 @@ class LabDriver:
                 due = self.now()
             path, at = self.place(partition, number, self.kind(partition, number))
             done = self.fetch(files.of(path), at, max(due, done))
+            self.read_ahead(ahead, partition, number + 1)
             if done > load.warm_s:
                 reads.append(done - due)
             due += load.period_s
@@ -212,10 +214,31 @@ class LabDriver:
         self.wait_until(sent)
         return sent
 
+    def ahead(self, kind: str) -> SimpleQueue[tuple[str, int]]:
+        """Return the queue of a thread that reads a consumer's next chunks in the background, as brokers do."""
+        chunks: SimpleQueue[tuple[str, int]] = SimpleQueue()
+
+        def read() -> None:
+            files = LastOpened(os.O_RDONLY)
+            with self.lock:
+                self.found[f"{kind} threads"].append(threading.get_native_id())
+            while True:
+                path, at = chunks.get()
+                for part in range(at, at + self.chunk, self.window):
+                    os.pread(files.of(path), self.window, part)
+
+        if self.load.fetch_ahead:
+            threading.Thread(target=read, daemon=True).start()
+        return chunks
+
+    def read_ahead(self, chunks: SimpleQueue[tuple[str, int]], partition: int, number: int) -> None:
+        if self.load.fetch_ahead and number <= self.written[partition] and chunks.empty():
+            chunks.put(self.place(partition, number, self.kind(partition, number)))
+
     def lag(self, partition: int, lags: Iterator[float], due: float) -> None:
         load = self.load
         bypass = self.job.architecture.bypass
-        files = LastOpened(os.O_RDONLY | (os.O_DIRECT if bypass else 0))
+        files, ahead = LastOpened(os.O_RDONLY | (os.O_DIRECT if bypass else 0)), self.ahead("cold")
         buffer = mmap.mmap(-1, self.chunk)
         with self.lock:
             self.found["cold threads"].append(threading.get_native_id())
@@ -232,6 +255,7 @@ class LabDriver:
                     self.wait_until(done)
                 else:
                     done = self.fetch(files.of(path), at, begun)
+                    self.read_ahead(ahead, partition, number + 1)
                 self.note("cold", begun, done)
                 number += 1
                 due = max(due + load.period_s / load.catch_up, begun)

@@ -68,6 +68,9 @@ class LabBroker:
         self._written = [-1] * load.partitions
         self._unflushed = [0] * load.partitions
         self._ahead: dict[int, tuple[int, float]] = {}
+        self._coming: dict[int, list[Fetch]] = {}
+        """The chunks that the broker reads ahead, each with the fetches that wait for it."""
+        self._came_from: dict[int, str] = {}
         self.windows, self.window_s, self.sent_ahead_s = load.windows, load.window_s, load.sent_ahead_s
         self.slices = load.flush_slices
         self._turns: dict[str, FlushTurns] = {}
@@ -189,14 +192,36 @@ class LabBroker:
         """Read a chunk for a consumer, from the page cache or at the pace at which the consumer receives it."""
         chunk = chunk_of(fetch.partition, SPAN // 2 + fetch.number)
         ahead, ahead_ready = self._ahead.pop(fetch.reader, (None, 0.0))
-        if self.bypass and fetch.kind == "cold":
+        if chunk in self._coming:
+            self._coming[chunk].append(fetch)
+        elif self.bypass and fetch.kind == "cold":
             self._answer(self._from_device(now, fetch, 0, 1), fetch, self.windows)
         elif (ready := self.cache.ready_at(chunk)) is not None:
+            fetch.source = self._came_from.pop(chunk, fetch.source)
             self._answer(max(now, ready), fetch, self.windows)
         else:
             ready = ahead_ready if ahead == chunk else self._from_device(now, fetch, 0, self.windows)
             self.cache.insert(chunk, ready, read=True)
             self._send(now, fetch, 0, now, ready)
+
+    def _read_ahead(self, now: float, fetch: Fetch) -> None:
+        """Begin to read the chunk behind an answered one in the background, window after window, as brokers do."""
+        following = replace(fetch, number=fetch.number + 1)
+        chunk = chunk_of(following.partition, SPAN // 2 + following.number)
+        is_there = following.number <= self._written[following.partition]
+        if is_there and chunk not in self.cache and chunk not in self._coming:
+            self._coming[chunk] = []
+            self._read_window_ahead(now, following, chunk, 0)
+
+    def _read_window_ahead(self, now: float, fetch: Fetch, chunk: int, window: int) -> None:
+        if window < self.windows:
+            ready = self._from_device(now, fetch, window, self.windows)
+            self.at(ready, self._read_window_ahead, fetch, chunk, window + 1)
+            return
+        self.cache.insert(chunk, now, read=True)
+        self._came_from[chunk] = fetch.source
+        for waiting in self._coming.pop(chunk):
+            self._fetch(now, waiting)
 
     def _from_device(self, now: float, fetch: Fetch, window: int, windows: int) -> float:
         """Return when one of the windows of a chunk is in memory."""
@@ -217,13 +242,18 @@ class LabBroker:
             received = sent + self.window_s
             self.at(max(received, ready), self._send, fetch, window + 1, received, following)
             return
+        if not self.load.fetch_ahead:
+            self._read_first_window_ahead(now, fetch)
+        self._answer(sent, fetch, 1)
+
+    def _read_first_window_ahead(self, now: float, fetch: Fetch) -> None:
+        """Linux reads on in the file, beyond the fetch."""
         after, segment_of = SPAN // 2 + fetch.number + 1, self.devices.segment_of
         chunk = chunk_of(fetch.partition, after)
         is_there = fetch.number < self._written[fetch.partition] and chunk not in self.cache
         if is_there and segment_of(fetch.partition, after) == segment_of(fetch.partition, after - 1):
             next_fetch = replace(fetch, number=fetch.number + 1)
             self._ahead[fetch.reader] = chunk, self._from_device(now, next_fetch, 0, self.windows)
-        self._answer(sent, fetch, 1)
 
     def _answer(self, sent: float, fetch: Fetch, windows: int) -> None:
         """The network takes the last windows of a chunk, from this time on."""
@@ -231,6 +261,8 @@ class LabBroker:
         host = self.load.host
         taken = self._host_s(host.reads_s if fetch.kind == "hot" else host.begun_reads_s)
         fetch.then(sent + windows * self.window_s + taken)
+        if self.load.fetch_ahead and not (self.bypass and fetch.kind == "cold"):
+            self.at(sent, self._read_ahead, fetch)
 
     def _host_s(self, measured: Sequence[float]) -> float:
         """Return the time of one operation on this side of the devices: the model's, or drawn from measured ones."""

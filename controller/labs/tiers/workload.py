@@ -87,7 +87,8 @@ class LabWorkload:
     large as it may be, `chunk` (`max.partition.fetch.bytes`). The consumer's `receive_buffer` (`receive.buffer.bytes`)
     goes over the network each `round_trip_s`, half a millisecond within a data centre. The broker sends from the page
     cache at that pace, with up to `send_buffer` (`socket.send.buffer.bytes`) not yet acknowledged; `read_ahead` bytes
-    are read ahead.
+    are read ahead. `fetch_ahead`: the broker reads the chunk behind an answered one in the background, as ours does and
+    Kafka's does not.
     """
 
     page_cache: float = 80 * 1024 * MB
@@ -108,6 +109,7 @@ class LabWorkload:
     receive_buffer: float = 64 * 1024
     send_buffer: float = 100 * 1024
     round_trip_s: float = 0.0005
+    fetch_ahead: bool = True
     segment: float = 1_000 * MB
     record: float = 1_000.0
     flush_records: int = 50_000
