@@ -155,6 +155,7 @@ HANDLERS: Mapping[type, Handler] = {
     events.CreatePartitionsRequested: topic_creation.create_partitions,
     events.TopicDeletion: topic_deletion.topic_deletion,
     events.DeleteTopicsRequested: topic_deletion.delete_topics,
+    events.RetryDeletions: topic_deletion.retry_deletions,
     events.LeaderAndIsrResponseReceived: responses.response,
     events.UpdateMetadataResponseReceived: responses.response,
     events.StopReplicaResponseReceived: responses.response,

@@ -344,6 +344,13 @@ class AutoPreferredElection(msgspec.Struct, frozen=True):
     coalesces: ClassVar[bool] = True
 
 
+class RetryDeletions(msgspec.Struct, frozen=True):
+    """It is time to ask again for what brokers could not delete, in the term of this epoch."""
+
+    controller_epoch: int
+    coalesces: ClassVar[bool] = True
+
+
 class ElectLeadersRequested(AnsweredOnce, frozen=True, eq=False):
     """A client asks for elections; each partition is named once."""
 

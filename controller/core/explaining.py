@@ -400,8 +400,8 @@ def explain_deletion(view: ClusterView, topic: str) -> Diagnosis:
     if not changes:
         facts.append("nothing that ZooKeeper shows holds it up")
         changes.append(
-            "the brokers answer; one that could not delete a replica is asked again when it registers anew, or by the"
-            " next controller; with delete.topic.enable=false the request is taken out"
+            "the brokers answer; one that could not delete a replica is asked again every 30 s, when it registers"
+            " anew, or by the next controller; with delete.topic.enable=false the request is taken out"
         )
     return Diagnosis(topic, "being deleted", "; ".join(facts), rule, tuple(changes))
 

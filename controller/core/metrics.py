@@ -111,6 +111,7 @@ STATES: Mapping[type, ControllerState] = {
     events.PartitionModifications: ControllerState.TopicChange,
     events.TopicDeletion: ControllerState.TopicDeletion,
     events.StopReplicaResponseReceived: ControllerState.TopicDeletion,
+    events.RetryDeletions: ControllerState.TopicDeletion,
     events.IsrChangeNotification: ControllerState.IsrChange,
     events.LogDirEventNotification: ControllerState.LogDirChange,
     events.AlterIsrRequested: ControllerState.IsrChange,

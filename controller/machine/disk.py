@@ -540,6 +540,7 @@ class SimulatedDisk(MemoryDisk):
     def repair(self) -> None:
         self.fail_after = None
         self.a_change_ms = 0.0
+        self.devices.clear()
         self._broken_directories = self._broken_for_good
         self._unreadable = tuple(one for one in self._unreadable if one in self._broken_for_good)
 

@@ -55,6 +55,7 @@ KAFKAS: Mapping[str, str] = {
     "CreateTopicsRequested": "-",
     "CreatePartitionsRequested": "-",
     "DeleteTopicsRequested": "-",
+    "RetryDeletions": "-",
 }
 """Where Kafka's event of the kind has another name; "-": Kafka has none."""
 ALL_OF_KAFKAS = (
@@ -209,7 +210,7 @@ def put_by() -> Mapping[str, str]:
         found[made] = {"BrokerModifications": "`/brokers/ids/N`", "PartitionModifications": "`/brokers/topics/T`"}[made]
     found["ReassignmentIsrChange"] = "`/brokers/topics/T/partitions/P/state` of one that is being reassigned"
     found["ControllerChange"] = "`/controller`"
-    found["AutoPreferredElection"] = "the clock"
+    found["AutoPreferredElection"] = found["RetryDeletions"] = "the clock"
     return found
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from controller.clock import Future
+from controller.machine.disk import SimulatedDisk
 from controller.protocol import ApiKey
 from controller.protocol.errors import ErrorCode
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -18,6 +19,7 @@ from controller.scenarios.language import Scenario
 from controller.simulator import Simulation
 from controller.simulator.run import simulate
 from controller.storage.batches import Record, encode_batch
+from statemachines.device_model import DeviceQueue, ssd_model
 
 
 def with_logs(name: str) -> Scenario:
@@ -116,3 +118,11 @@ def test_a_slow_device_slows_its_own_partitions_alone() -> None:
     log = node.services.logs.get("t", slow)
     assert log is not None
     assert log.recovery_point == log.log_end_offset == 6
+
+
+def test_repaired_disks_have_no_slow_device() -> None:
+    """At the calm of a swarm run, which may come before the end of the fault."""
+    disk = SimulatedDisk()
+    disk.a_change_ms, disk.devices["/logs"] = 5.0, DeviceQueue("/logs", ssd_model())
+    disk.repair()
+    assert (disk.a_change_ms, disk.devices) == (0.0, {})

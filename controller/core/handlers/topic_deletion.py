@@ -9,7 +9,13 @@ import numpy as np
 
 from controller.core import topic_deletion as deletion
 from controller.core.context import Replicas
-from controller.core.events import DeleteTopicsRequested, StopReplicaResponseReceived, TopicChange, TopicDeletion
+from controller.core.events import (
+    DeleteTopicsRequested,
+    RetryDeletions,
+    StopReplicaResponseReceived,
+    TopicChange,
+    TopicDeletion,
+)
 from controller.core.handlers.topic_changes import topic_change
 from controller.core.leadership import Term
 from controller.core.topic_settings import name_fault
@@ -17,6 +23,10 @@ from controller.core.znode_changes import delete_children, list_children
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
 from controller.zookeeper.operations import NoAuth, NodeExists, NoNode
+
+RETRY_MS = 30_000.0
+"""After a broker could not delete a replica, until it is asked again: its disk may have been slow. Kafka's controller
+asks again when the broker registers anew, or when another controller is elected."""
 
 
 async def topic_deletion(term: Term, event: TopicDeletion) -> None:
@@ -77,9 +87,16 @@ async def stop_replica_answered(term: Term, event: StopReplicaResponseReceived) 
         refused = [one for one in wanted if one in failed]
         term.note("warning", f"broker {event.broker} could not delete {len(refused)} replicas, {refused[0]} among them")
         await deletion.replicas_failed(term, _replicas(term, event.broker, refused))
+        term.timers.set("refused deletions", term.clock, RETRY_MS, lambda: term.put(RetryDeletions(term.epoch)))
     deleted = [one for one in wanted if one not in failed]
     if deleted:
         await deletion.replicas_deleted(term, _replicas(term, event.broker, deleted))
+
+
+async def retry_deletions(term: Term, event: RetryDeletions) -> None:
+    """Replicas that are offline by now, with their broker or log directory, are not asked for."""
+    if event.controller_epoch == term.epoch:
+        await deletion.resume_for(term, term.context.deletions.queued)
 
 
 def _replicas(term: Term, broker: int, partitions: list[tuple[str, int]]) -> Replicas:
