@@ -127,10 +127,16 @@ def stray_replicas(
     return found
 
 
-def is_of_deleted_topic(partition: Partition, topic: LeaderAndIsrTopicState, metadata: MetadataSnapshot) -> bool:
+def is_of_deleted_topic(
+    partition: Partition, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState, metadata: MetadataSnapshot
+) -> bool:
     """What has no role here, of a topic whose name is another's by now, as metadata shows too, unless it has not come
     to the new one yet: reassigned away while this broker was away, and the topic deleted and created again.
-    LeaderAndIsr of a topic that is new comes before its metadata."""
+    LeaderAndIsr of a topic that is new comes before its metadata. Where topics have no ids, the controller says that a
+    partition is new which has had a leader epoch here."""
+    if topic.topic_id == partition.topic_id == NO_TOPIC_ID:
+        was_used = partition.leader_epoch >= 0 or (partition.log is not None and partition.log.log_end_offset > 0)
+        return partition.role is Role.NONE and state.is_new and was_used
     return (
         partition.role is Role.NONE
         and NO_TOPIC_ID not in (partition.topic_id, topic.topic_id)
@@ -338,8 +344,8 @@ class ReplicaManager:
             partition = self._found(*key)
         if partition.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        if partition.topic_id != topic.topic_id:
-            if is_of_deleted_topic(partition, topic, self._metadata.snapshot):
+        if state.is_new or partition.topic_id != topic.topic_id:
+            if is_of_deleted_topic(partition, topic, state, self._metadata.snapshot):
                 partition = self._set_aside(partition)
                 if partition.offline:
                     return ErrorCode.KAFKA_STORAGE_ERROR

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from controller.broker.partition import Role
 from controller.protocol.codec import ApiKey
-from controller.protocol.control import LEADER_DURING_DELETE, UpdateMetadataRequest
+from controller.protocol.control import LEADER_DURING_DELETE, NO_TOPIC_ID, UpdateMetadataRequest
 from controller.protocol.errors import ErrorCode
 from controller.storage.directory import STRAY
 from tests.broker.harness import metadata
@@ -135,3 +135,20 @@ def test_s55_files_of_a_topic_that_is_gone_make_way_for_another_of_its_name(in_t
     assert [name for name in broker.disk.names(directory.path) if name.endswith(STRAY)]
     broker.start()
     assert [name for name in broker.disk.names(directory.path) if name.endswith(STRAY)], "and no start takes them away"
+
+
+def test_a_partition_that_is_new_is_not_the_one_that_was_reassigned_away_also_where_topics_have_no_ids() -> None:
+    """Before inter.broker.protocol.version 2.8. The new topic's leader epochs are below those of the deleted one."""
+    broker = Holder()
+    broker.hear((1,), leader_epoch=4)
+    assert broker.lead((1,), leader_epoch=4, topic_id=NO_TOPIC_ID) == [ErrorCode.NONE]
+    broker.produce()
+    broker.ask(ApiKey.UPDATE_METADATA, told(7, (2, 3)))
+    assert broker.partition().role is Role.NONE
+    broker.ask(ApiKey.UPDATE_METADATA, metadata(("t", 0, LEADER_DURING_DELETE)))
+    broker.hear((1,), leader_epoch=0)
+    assert broker.lead((1,), leader_epoch=0, topic_id=NO_TOPIC_ID) == [ErrorCode.NONE]
+    assert broker.partition().role is Role.LEADER
+    assert broker.log().log_end_offset == 0
+    (directory,) = broker.logs.directories
+    assert [name for name in broker.disk.names(directory.path) if name.endswith(STRAY)]
