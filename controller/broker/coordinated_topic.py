@@ -11,7 +11,8 @@ records begin with their version. Source: Kafka 2.8's GroupMetadataManager and T
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, Protocol, TypeVar
@@ -21,8 +22,8 @@ from controller.broker.partition import Partition, Role
 from controller.broker.records.cold_reads import until_cached
 from controller.broker.records.list_offsets import decompress
 from controller.broker.records.writes import ProduceHandler, Replication
-from controller.broker.request_context import Drive, Job, JobLane, Steps
-from controller.clock import Clock
+from controller.broker.request_context import SLICE, Drive, Job, JobLane, Steps
+from controller.clock import Clock, Timer
 from controller.protocol.compiler import layout
 from controller.protocol.errors import ErrorCode, MalformedFrame
 from controller.protocol.produce import (
@@ -120,6 +121,8 @@ class CoordinatedPartition(Generic[T]):
     epoch: int
     entries: dict[str, T] = field(default_factory=dict)
     is_loaded: bool = False
+    waiting: dict[Callable[[], None], Timer] = field(default_factory=dict)
+    """What is to be called once it is loaded or unloaded, with what ends the wait before."""
 
     @property
     def index(self) -> int:
@@ -205,6 +208,35 @@ class CoordinatedTopic(Generic[T]):
             return ErrorCode.NOT_COORDINATOR
         return None if partition.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
+    def when_loaded(self, key: str, limit_ms: float, then: Callable[[], None]) -> None:
+        """Call `then` once, when what the key belongs to is loaded, which is under way, or unloaded, or after
+        `limit_ms`."""
+        partition = self.partition(key)
+        assert partition is not None
+        waiting = partition.waiting
+
+        def time_is_up() -> None:
+            del waiting[then]
+            then()
+
+        waiting[then] = self._clock.call_later(limit_ms, time_is_up)
+
+    def _end_waits(self, coordinated: CoordinatedPartition[T]) -> None:
+        waiting, coordinated.waiting = coordinated.waiting, {}
+        for timer in waiting.values():
+            timer.cancel()
+        if waiting:
+            self.drive(self._call_all(waiting))
+
+    def _call_all(self, waiting: Iterable[Callable[[], None]]) -> Steps:
+        for number, call in enumerate(waiting, 1):
+            try:
+                call()
+            except Exception:  # noqa: BLE001 - logged with its traceback; the others are unaffected
+                self._note("error", f"a request that waited until {self.name} was loaded\n{traceback.format_exc()}")
+            if number % SLICE == 0:
+                yield None
+
     @property
     def is_loading(self) -> bool:
         return any(not partition.is_loaded for partition in self._partitions.values())
@@ -255,6 +287,7 @@ class CoordinatedTopic(Generic[T]):
         coordinated = self._partitions.pop(index, None)
         if coordinated is not None:
             self._on_unloaded(coordinated)
+            self._end_waits(coordinated)
 
     def _begin_load(self, coordinated: CoordinatedPartition[T]) -> None:
         log = coordinated.partition.log
@@ -322,6 +355,7 @@ class CoordinatedTopic(Generic[T]):
             self._note("error", f"{where}, {problem}: it is passed over")
         took_ms = self._clock.now_ms() - began_ms
         self._note("info", f"{where}: {len(coordinated.entries)} {self._what} were read in {took_ms:.0f} ms")
+        self._end_waits(coordinated)
 
 
 def _records(read: Callable[[], bytes]) -> list[tuple[BatchHeader, list[Record]]]:

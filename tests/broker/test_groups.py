@@ -9,6 +9,7 @@ import pytest
 
 from controller.broker.coordinated_topic import READ_AGAIN_MS, partition_of
 from controller.broker.groups.bounds import MEMBER_BYTES, PENDING_MAX
+from controller.broker.groups.coordinator import HOLD_MS
 from controller.broker.groups.group import ConsumerGroup
 from controller.broker.groups.handlers import java_address
 from controller.broker.groups.offsets_topic import (
@@ -408,25 +409,54 @@ def test_who_comes_to_lead_reads_groups_and_offsets_back(broker: Coordinator) ->
     assert broker.sync(member, generation).value().assignment == member.encode()
 
 
-@pytest.mark.parametrize("loses_lead", [False, True])
-def test_what_was_read_counts_once_it_is_replicated(broker: Coordinator, loses_lead: bool) -> None:
-    """The record of the assignment may be lost with this leader: no member may get it before."""
+def loading(broker: Coordinator) -> tuple[str, int]:
+    """A member and its generation, which were read, and are not replicated yet."""
     (member,), generation = broker.stable()
     broker.follow(OFFSETS_TOPIC, epoch=1)
     broker.offsets.high_watermark = 0
     broker.lead(OFFSETS_TOPIC, epoch=2, isr=(1, 2))
+    broker.clock.step()
+    return member, generation
+
+
+@pytest.mark.parametrize("loses_lead", [False, True])
+def test_what_was_read_counts_once_it_is_replicated(broker: Coordinator, loses_lead: bool) -> None:
+    """The record of the assignment may be lost with this leader: no member may get it before."""
+    member, generation = loading(broker)
     broker.wait(SESSION_MS)
     assert broker.sync(member, generation).value().error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    assert broker.join(member).value().error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    join = broker.join(member)
     if loses_lead:
         broker.follow(OFFSETS_TOPIC, epoch=3)
+        assert join.value().error_code == ErrorCode.NOT_COORDINATOR
         assert broker.heartbeat(member, generation) == ErrorCode.NOT_COORDINATOR
         broker.lead(OFFSETS_TOPIC, epoch=4, isr=(1, 2))
         broker.clock.step()
-        assert broker.join(member).value().error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        join = broker.join(member)
+    assert not join.answered
     broker.follower_fetches(broker.offsets)
     broker.clock.step()
-    assert broker.sync(member, generation).value().assignment == member.encode()
+    assert join.value().generation_id == generation + 1  # the leader joins again
+    assert broker.sync(member, generation + 1, {member: b"x"}).answered is False  # not before it is replicated
+
+
+def test_a_member_that_joins_while_its_group_is_loaded_waits_for_a_while(
+    broker: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member, generation = loading(broker)
+    joins = [broker.join(member), broker.join()]
+    broker.wait(HOLD_MS - 1)
+    assert not any(join.answered for join in joins)
+    broker.wait(1)
+    assert [join.value().error_code for join in joins] == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 2
+    # What waits is bounded, as what members hold is.
+    monkeypatch.setattr(GroupStore, "has_place_for", lambda _store, more_bytes: more_bytes < 3 * MEMBER_BYTES)
+    joins = [broker.join(member) for _ in range(3)]
+    assert [join.answered for join in joins] == [False, False, True]
+    broker.follower_fetches(broker.offsets)
+    broker.clock.step()
+    assert joins[1].value().error_code == ErrorCode.NONE
+    assert broker.heartbeat(member, generation + 1) == ErrorCode.NONE
 
 
 def test_nothing_counts_that_was_read_while_the_partition_is_deleted(broker: Coordinator) -> None:

@@ -39,6 +39,9 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1_000
 """A new member that waits for its first generation is removed after so long, whatever its session timeout: its client
 may be gone, and a JoinGroup that waits sends no heartbeats."""
 
+HOLD_MS = 1_000
+"""A JoinGroup waits for so long at most while its group is loaded: its connection takes no other request meanwhile."""
+
 Errors = Mapping[TopicPartition, ErrorCode]
 
 
@@ -78,16 +81,35 @@ class GroupCoordinator:
         self._new_id = new_id
         self._note = note
         self._pending = PendingIds()
+        self._held_bytes = 0
+        """Of requests that wait until their groups are loaded."""
         store.of_loads.append(self._loaded)
         store.of_unloads.append(self._unloaded)
 
     # Joining.
 
     def join(
-        self, request: JoinGroupRequest, client: JoiningClient, answer: Callable[[JoinGroupResponse], None]
+        self,
+        request: JoinGroupRequest,
+        client: JoiningClient,
+        answer: Callable[[JoinGroupResponse], None],
+        *,
+        may_wait: bool = True,
     ) -> None:
+        """`may_wait`: until the group is loaded, rather than have the client ask again and again."""
         member_id = request.member_id
         error = self._store.refusal(request.group_id)
+        if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and may_wait:
+            held_bytes = _bytes(request, client)
+            if self._store.has_place_for(self._held_bytes + held_bytes):
+                self._held_bytes += held_bytes
+
+                def go_on() -> None:
+                    self._held_bytes -= held_bytes
+                    self.join(request, client, answer, may_wait=False)
+
+                self._store.topic.when_loaded(request.group_id, HOLD_MS, go_on)
+                return
         if error is not None:
             answer(join_error(member_id, error))
             return
@@ -732,9 +754,13 @@ def _transaction_refusal(
 def _more_bytes(group: ConsumerGroup, request: JoinGroupRequest, client: JoiningClient) -> int:
     """How much more the group's members hold if the request's is one of them."""
     member = group.members.get(group.static_members.get(request.group_instance_id or "", request.member_id))
+    return _bytes(request, client) - (0 if member is None else member.size_bytes)
+
+
+def _bytes(request: JoinGroupRequest, client: JoiningClient) -> int:
+    """How much a member with this request holds."""
     metadata = ((one.name, size_bytes(one.metadata)) for one in request.protocols)
-    more_bytes = member_bytes(request.member_id, client.id, request.group_instance_id, metadata)
-    return more_bytes - (0 if member is None else member.size_bytes)
+    return member_bytes(request.member_id, client.id, request.group_instance_id, metadata)
 
 
 def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
