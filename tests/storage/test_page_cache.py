@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -189,11 +191,19 @@ def test_a_reader_that_must_not_wait_reads_what_is_there_and_no_more(disk: FileD
             file.read_at(0, 10)
         with pytest.raises(NotCached):
             disk.read(file.path)
-        file.read_in(0, MEGABYTE)
-        assert file.read_at(MEGABYTE - 5, 10) == bytes(5)
-        assert disk.read(file.path) == bytes(MEGABYTE)
+        assert _read_in_and(file, lambda: file.read_at(MEGABYTE - 5, 10)) == bytes(5)
+        assert _read_in_and(file, lambda: disk.read(file.path)) == bytes(MEGABYTE)
     finally:
         disk.no_wait = False
+
+
+def _read_in_and(file: CachedFile, read: Callable[[], bytes]) -> bytes:
+    """A busy system may evict pages before they are read: they are read in again then, as a broker does."""
+    for _ in range(20):
+        file.read_in(0, MEGABYTE)
+        with suppress(NotCached):
+            return read()
+    raise AssertionError("pages do not stay in the page cache")
 
 
 def test_a_system_that_cannot_tell_reads_as_before(file: CachedFile, monkeypatch: pytest.MonkeyPatch) -> None:
