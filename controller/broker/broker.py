@@ -153,7 +153,6 @@ class DataPlane:
             settings,
             metadata,
             peers,
-            logs.truncate,
             clock,
             trace,
             self.partition_events.high_watermark_moved,
@@ -305,7 +304,8 @@ class Broker:
                 off_loop,
                 services.directory_failed if services is not None else lambda: None,
             )
-            self.data.moves.drive = self.data.produce.drive = self.data.reading.drive = self._drive
+            self.data.moves.drive = self.data.produce.drive = self._drive
+            self.data.reading.drive = self.data.fetchers.drive = self._drive
         if services is not None:
             self.replicas.of_roles.append(services.roles_taken)
             self.replicas.of_stops.append(services.stopped)

@@ -39,7 +39,9 @@ from controller.broker.fetcher_state import (
 from controller.broker.metadata import MetadataCache
 from controller.broker.partition import Partition
 from controller.broker.ports import Peers
+from controller.broker.records.cold_reads import until_done
 from controller.broker.replica_manager import Quota
+from controller.broker.request_context import Drive, Steps, finish
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock, Future, spawn
 from controller.core.channels import PeerConnection, PeerError, PeerUnreachable
@@ -61,7 +63,8 @@ from controller.protocol.fetch import (
     OffsetForLeaderEpochResponse,
 )
 from controller.protocol.schema import RequestValue, ResponseValue
-from controller.storage import BadBatches, LogOffline, OutOfResources, PartitionLog
+from controller.storage import BadBatches, DeviceUnavailable, LogOffline, OutOfResources, PartitionLog
+from controller.storage.disk import NotCached
 from controller.trace import Noted, Trace
 
 
@@ -144,6 +147,10 @@ def _client_id(broker: int, number: int) -> str:
 T = TypeVar("T")
 PASSING_FIRST_MS = 10.0
 """How long the first wait is for a leader that does not know yet; each next one is twice as long."""
+JOBS_MS = 10.0
+"""How long the partitions of a leader are not fetched while jobs of some have not ended: mostly they end sooner."""
+BUSY_MS = 100.0
+"""How long the leader may wait with its answer while jobs have not ended: what waits for them is fetched after it."""
 
 
 class FetcherTools(msgspec.Struct, frozen=True):
@@ -158,6 +165,7 @@ class FetcherTools(msgspec.Struct, frozen=True):
     trace: Trace
     broker_epoch: Callable[[], int]
     throttle: Quota
+    drive: Drive
     drops: Callable[[Fetcher], None]
     """Called when a fetcher stops following a partition on its own."""
 
@@ -179,6 +187,8 @@ class Fetcher:
     (num.replica.fetchers). Runs from `start` to `close`; no code of it runs after that."""
 
     __slots__ = (
+        "_begins_jobs",
+        "_busy",
         "_closed",
         "_fetching",
         "_link",
@@ -207,6 +217,10 @@ class Fetcher:
         """Something has changed without the fetcher."""
         self._reconnects_now = False
         """The connection that is about to fail was given up here: the next one need not wait."""
+        self._begins_jobs = False
+        """A partition of the last answer waits for jobs."""
+        self._busy = 0
+        """How many wait for jobs."""
         self._started = False
         self._closed = False
 
@@ -296,12 +310,14 @@ class Fetcher:
         try:
             if answer is not None:
                 await self._fetched(answer.result())
+                await self._jobs()
                 return None
             if queue.is_empty:
                 self._disconnect()
             self._apply_changes()
             if queue.truncating:
                 await self._find_divergence(dict(queue.truncating))
+                await self._jobs()
             elif queue.has_questions:
                 self._fetch()
             else:
@@ -320,7 +336,7 @@ class Fetcher:
 
     def _apply_changes(self) -> None:
         now_ms = self._tools.clock.now_ms()
-        self._queue.apply_changes(now_ms, self._is_held, self._tools.settings.replica_fetch_backoff_ms)
+        self._queue.apply_changes(now_ms, self._hold_ms)
         if self._rechecks_all:
             self._rechecks_all = False
             self._queue.ask_all()
@@ -438,6 +454,12 @@ class Fetcher:
         """Whether it has to wait for its turn. One that has all that is committed never has."""
         return followed.is_behind and self._tools.throttle.is_exceeded(*followed.key)
 
+    def _hold_ms(self, followed: FetchedPartition) -> float:
+        """How long it has to wait, at least; 0 if it has not."""
+        if followed.is_busy:
+            return BUSY_MS
+        return self._tools.settings.replica_fetch_backoff_ms if self._is_held(followed) else 0.0
+
     # -- out of range
 
     async def _return_to_range(self, out_of_range: Mapping[Key, FetchedPartition]) -> None:
@@ -482,23 +504,79 @@ class Fetcher:
                 else:
                     self._refused(followed, error)
 
-    def _do(self, followed: FetchedPartition, action: Callable[[], None]) -> None:
-        """Run an action on the log, then queue the partition's next request. An error affects this partition alone."""
+    def _do(self, followed: FetchedPartition, action: Callable[[bool], None]) -> None:
+        """Run an action on the log, then queue the partition's next request. What the action would wait for is done by
+        jobs first, if it is not called with True. An error affects this partition alone."""
         followed.refusals = 0
         try:
-            action()
-            self._queue.ask(followed)
-        except LogOffline as offline:
-            self._drop(followed, "error", str(offline))
-        except OutOfResources as shortage:
-            self._note("warning", f"{followed}: {shortage}; fetched again in a while")
-            # An SSD may have room after the next look at it; a whole back-off would take the replica out of the ISR.
-            self._delay(followed, self._tools.settings.tiers.interval_ms)
-        except BadBatches as error:
-            self._note("warning", f"{followed} at {followed.log.log_end_offset}: {error}; fetched again in a while")
-            self._delay(followed)
-        except Exception:  # noqa: BLE001 - logged with its traceback; the other partitions are unaffected
-            self._drop(followed, "error", f"failed\n{traceback.format_exc()}")
+            action(False)
+        except NotCached:
+            followed.is_busy = True
+            self._busy += 1
+            self._tools.drive(self._do_after_jobs(followed, action))
+            if followed.is_busy:
+                self._begins_jobs = True
+                self._delay(followed, BUSY_MS)
+        except Exception as error:  # noqa: BLE001 - logged with its traceback; the other partitions are unaffected
+            self._failed(followed, error)
+        else:
+            self._done(followed)
+
+    def _do_after_jobs(self, followed: FetchedPartition, action: Callable[[bool], None]) -> Steps:
+        def attempt(may_wait: bool) -> None:
+            if self._queue.follows(followed):
+                action(may_wait)
+
+        failure: Exception | None = None
+        try:
+            yield from until_done(attempt)
+        except Exception as error:  # noqa: BLE001 - as above
+            failure = error
+        followed.is_busy = False
+        self._busy -= 1
+        if failure is None:
+            self._done(followed)
+        else:
+            self._failed(followed, failure)
+        if not self._busy:
+            self._wake()
+
+    def _done(self, followed: FetchedPartition) -> None:
+        if followed.unflushed and self._queue.follows(followed):
+            self._do(followed, partial(self._tools.logs.flush, followed))
+        else:
+            self._queue.resume(followed)
+
+    def _flush_again(self, followed: FetchedPartition) -> None:
+        followed.is_busy = False
+        self._done(followed)
+
+    async def _jobs(self) -> None:
+        """Wait a moment for jobs that the last answer has begun."""
+        if self._begins_jobs:
+            self._begins_jobs = False
+            await self._wait(JOBS_MS)
+
+    def _failed(self, followed: FetchedPartition, error: Exception) -> None:
+        match error:
+            case LogOffline():
+                self._drop(followed, "error", str(error))
+            case OutOfResources():
+                self._note("warning", f"{followed}: {error}; fetched again in a while")
+                # An SSD may have room after the next look at it; a back-off would take the replica out of the ISR.
+                self._delay(followed, self._tools.settings.tiers.interval_ms)
+            case DeviceUnavailable():
+                self._note("debug", f"{followed}: {error}; fetched again in a while")  # the device's is the warning
+                self._delay(followed)
+                if followed.unflushed:
+                    followed.is_busy = True  # it is not fetched before
+                    delay_ms = self._tools.settings.replica_fetch_backoff_ms
+                    self._tools.clock.call_later(delay_ms, lambda: self._flush_again(followed))
+            case BadBatches():
+                self._note("warning", f"{followed} at {followed.log.log_end_offset}: {error}; fetched again in a while")
+                self._delay(followed)
+            case _:
+                self._drop(followed, "error", f"failed\n{''.join(traceback.format_exception(error))}")
 
     def _refused(self, followed: FetchedPartition, error: ErrorCode) -> None:
         if error is ErrorCode.FENCED_LEADER_EPOCH:
@@ -535,16 +613,15 @@ class Fetcher:
 class ReplicaFetcherManager:
     """Assigns followed partitions to fetchers.
 
-    `truncate` truncates a partition's log (`Logs.truncate`). `appended` is called with each followed partition after
-    its log or high watermark has changed. `broker_epoch` returns the epoch of this broker's current registration.
-    `throttle` limits the rate at which lagging replicas catch up."""
+    `appended` is called with each followed partition after its log or high watermark has changed. `broker_epoch`
+    returns the epoch of this broker's current registration. `throttle` limits the rate at which lagging replicas catch
+    up. `drive` runs steps."""
 
     def __init__(
         self,
         settings: BrokerSettings,
         metadata: MetadataCache,
         peers: Peers,
-        truncate: Callable[[Partition, int], None],
         clock: Clock,
         trace: Trace,
         appended: Callable[[Partition], None],
@@ -555,15 +632,29 @@ class ReplicaFetcherManager:
         self._metadata = metadata
         self._brokers: Mapping[int, UpdateMetadataBroker] = {}  # as the metadata had them when it was looked at last
         self._trace = trace
-        self._logs = FollowerLogs(truncate, appended, trace)
+        self.drive: Drive = finish
+        self._logs = FollowerLogs(appended, trace)
         versions = control_versions(settings.inter_broker_protocol)
         self._truncation_on_fetch = versions.truncation_on_fetch
         self._losing: list[Fetcher] = []
         self._tools = FetcherTools(
-            settings, versions, metadata, peers, self._logs, clock, trace, broker_epoch, throttle, self._drops
+            settings,
+            versions,
+            metadata,
+            peers,
+            self._logs,
+            clock,
+            trace,
+            broker_epoch,
+            throttle,
+            self._run,
+            self._drops,
         )
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._placed: dict[Key, Fetcher] = {}
+
+    def _run(self, steps: Steps) -> None:
+        self.drive(steps)
 
     def __len__(self) -> int:
         """Fetchers, each with a leader of its own or one of several with one."""

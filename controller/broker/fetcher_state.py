@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 import msgspec
@@ -59,7 +59,8 @@ class FetchedPartition(msgspec.Struct, eq=False):
     Where to fetch from is the log's own end, always. `agreed`: the log holds nothing that the leader's has not, as far
     as that must be known before it is fetched from. `ready_ms`: not asked about before that time. `refusals`: how many
     times in a row the leader said that it is not, or does not know. `is_behind`: it lacks something that the leader has
-    committed, as far as it knows.
+    committed, as far as it knows. `is_busy`: jobs of the log's device are to end before it is asked about again.
+    `unflushed`: up to where the log is to be flushed before that; 0 if it is not.
     """
 
     partition: Partition
@@ -69,6 +70,8 @@ class FetchedPartition(msgspec.Struct, eq=False):
     ready_ms: float = 0.0
     refusals: int = 0
     is_behind: bool = True
+    is_busy: bool = False
+    unflushed: int = 0
     _asked: FetchPartition | None = None
 
     @property
@@ -369,13 +372,19 @@ class FetcherQueue:
                 self._waiting = {}
             self._waiting[followed.key] = followed
 
-    def apply_changes(self, now_ms: float, is_held: Callable[[FetchedPartition], bool], hold_ms: float) -> None:
-        """Queue the partitions whose delay has ended; a throttled one is delayed by `hold_ms` again."""
+    def resume(self, followed: FetchedPartition) -> None:
+        """Its delay has ended."""
+        if self._waiting and self.follows(followed):
+            self._waiting.pop(followed.key, None)
+        self.ask(followed)
+
+    def apply_changes(self, now_ms: float, hold_ms: Callable[[FetchedPartition], float]) -> None:
+        """Queue the partitions whose delay has ended; one with `hold_ms` is delayed by that again."""
         if not self._waiting:
             return
         for followed in [one for one in self._waiting.values() if one.ready_ms <= now_ms]:
-            if is_held(followed):
-                followed.ready_ms = now_ms + hold_ms
+            if held_ms := hold_ms(followed):
+                followed.ready_ms = now_ms + held_ms
                 continue
             del self._waiting[followed.key]
             self.ask(followed)
@@ -398,35 +407,34 @@ class FetcherQueue:
 
 
 class FollowerLogs:
-    """Applies fetched data to followers' logs. `truncate` truncates a partition's log (`Logs.truncate`); `changed` is
-    called with each partition whose log or high watermark has changed."""
+    """Applies fetched data to followers' logs. `changed` is called with each partition whose log or high watermark has
+    changed. Without `may_wait` a call raises NotCached where it would wait for the disk; it is then made again."""
 
-    def __init__(
-        self, truncate: Callable[[Partition, int], None], changed: Callable[[Partition], None], trace: Trace
-    ) -> None:
-        self._truncate = truncate
+    def __init__(self, changed: Callable[[Partition], None], trace: Trace) -> None:
         self._changed = changed
         self._trace = trace
 
-    def take(self, followed: FetchedPartition, data: FetchPartitionData) -> None:
+    def take(self, followed: FetchedPartition, data: FetchPartitionData, may_wait: bool = True) -> None:
         """A fetched answer without an error. Raises CorruptBatch, OffsetsOutOfOrder."""
         if data.diverging_epoch is not NO_DIVERGENCE and data.diverging_epoch != NO_DIVERGENCE:
-            self.agree(followed, EpochEnd(data.diverging_epoch.epoch, data.diverging_epoch.end_offset))
+            self.agree(followed, EpochEnd(data.diverging_epoch.epoch, data.diverging_epoch.end_offset), may_wait)
             followed.agreed = True  # the next fetch shows whether the logs diverge further
             return
-        appended = self._append(followed, data)
+        appended = self._append(followed, data, may_wait)
         moved = self._move_high_watermark(followed, data.high_watermark)
         started = self._move_start(followed, data.log_start_offset)
         if appended or moved or started:
             self._changed(followed.partition)
 
-    def _append(self, followed: FetchedPartition, data: FetchPartitionData) -> bool:
-        records = data.records
+    def _append(self, followed: FetchedPartition, data: FetchPartitionData, may_wait: bool) -> bool:
+        records, log = data.records, followed.log
         assert records is None or isinstance(records, bytes | memoryview)
         if not records:
             return False
+        append = partial(log.append_as_follower, records)
         try:
-            followed.log.append_as_follower(records)
+            if (append() if may_wait else log.without_waiting(append)).must_flush:
+                followed.unflushed = log.log_end_offset
         except (CorruptBatch, OffsetsOutOfOrder):
             raise
         except BadBatches:
@@ -434,6 +442,12 @@ class FollowerLogs:
             # the first batch of an answer complete.
             return False
         return True
+
+    def flush(self, followed: FetchedPartition, may_wait: bool) -> None:
+        """Before the leader learns, from the next fetch, what the log has (flush.messages)."""
+        flush = partial(followed.log.flush, followed.unflushed)
+        flush() if may_wait else followed.log.without_waiting(flush)
+        followed.unflushed = 0
 
     def _move_high_watermark(self, followed: FetchedPartition, leaders: int) -> bool:
         """What the leader says, as far as there are records. Also back: a new leader may not know yet how far the
@@ -452,29 +466,31 @@ class FollowerLogs:
         high_watermark = followed.partition.high_watermark
         return followed.log.delete_records_before(min(leaders, high_watermark), high_watermark)
 
-    def agree(self, followed: FetchedPartition, leader: EpochEnd) -> None:
+    def agree(self, followed: FetchedPartition, leader: EpochEnd, may_wait: bool = True) -> None:
         """The leader's answer about this log's latest epoch: what it has not is cut off. `followed.agreed` says whether
         that was all."""
         log = followed.log
         found = truncation(log.epochs, log.log_end_offset, followed.partition.high_watermark, leader)
-        self.cut(followed, found.offset, f"the leader's epoch {leader.epoch} ends at {leader.end_offset}")
+        self.cut(followed, found.offset, f"the leader's epoch {leader.epoch} ends at {leader.end_offset}", may_wait)
         followed.agreed = found.agreed
 
-    def cut(self, followed: FetchedPartition, offset: int, why: str) -> None:
+    def cut(self, followed: FetchedPartition, offset: int, why: str, may_wait: bool = True) -> None:
         """To `offset`, or to the beginning of the batch that it lies within."""
         partition, log = followed.partition, followed.log
         end, high_watermark = log.log_end_offset, partition.high_watermark
-        self._truncate(partition, offset)
+        truncate = partial(log.truncate_to, offset)
+        truncate() if may_wait else log.without_waiting(truncate)
         partition.high_watermark = min(high_watermark, log.log_end_offset)
         if log.log_end_offset != end:
             self._emit_truncation(followed, end, high_watermark, why)
             self._changed(partition)
 
-    def restart(self, followed: FetchedPartition, offset: int) -> None:
+    def restart(self, followed: FetchedPartition, offset: int, may_wait: bool = True) -> None:
         """Everything goes: the leader begins after this log's end."""
-        partition = followed.partition
-        end, high_watermark = followed.log.log_end_offset, partition.high_watermark
-        followed.log.restart_at(offset)
+        partition, log = followed.partition, followed.log
+        end, high_watermark = log.log_end_offset, partition.high_watermark
+        restart = partial(log.restart_at, offset)
+        restart() if may_wait else log.without_waiting(restart)
         partition.high_watermark = offset
         self._emit_truncation(followed, end, high_watermark, f"the leader begins at {offset}")
         self._changed(partition)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from contextlib import suppress
 from typing import Any
 
-from controller.broker.partition import Partition
 from controller.broker.records.cold_reads import until_cached
 from controller.broker.request_context import Job, Steps, Yielded
 from controller.storage import (
@@ -306,15 +305,6 @@ class LogManager:
         directory = self.directory_of(topic, index)
         if directory is not None:
             directory.set_aside((topic, index))
-
-    def truncate(self, partition: Partition, offset: int) -> None:
-        """Cuts a follower's log to `offset` at most; its high watermark is never beyond its end. LogOffline."""
-        key = (partition.topic, partition.index)
-        directory = self.directory_of(*key)
-        if directory is None or partition.log is None:
-            raise KeyError(f"{partition.topic}-{partition.index} has no log here")
-        directory.truncate({key: offset})
-        partition.high_watermark = min(partition.high_watermark, partition.log.log_end_offset)
 
     def kept_high_watermark(self, topic: str, index: int) -> int:
         """As last written to its directory's checkpoint; 0 if it never was."""

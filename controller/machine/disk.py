@@ -239,6 +239,9 @@ class MemoryDisk:
     def device_of(self, path: str) -> Device:
         return ANY_DEVICE
 
+    def ask(self, device: Device) -> None:
+        """It answers."""
+
     def open(self, path: str) -> MemoryFile:
         self.look(path)
         above, name = _split(path)

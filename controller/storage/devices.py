@@ -39,6 +39,11 @@ class FileChange:
             self._outcome = outcome_of(self._call)
             self.ended = True
 
+    @property
+    def is_done(self) -> bool:
+        """It was carried out, or failed."""
+        return self._outcome is not None
+
     def give_up(self) -> bool:
         """It is not carried out any more; False: it has begun."""
         if self._claimed():

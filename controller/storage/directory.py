@@ -154,6 +154,8 @@ class LogDirectory:
         self._flush_soon = self._ask_to_flush  # one bound method for all logs
         self._superseded = superseded
         self.stores = stores
+        self.answers = True
+        """See `HddStore`."""
         self.ssd = SsdSpace(path)
         self._producers_added = producers_added
         self.health = Health(path, on_failure)
@@ -167,7 +169,7 @@ class LogDirectory:
         self._disk = disk
         self._settings_of = settings_of
         self._now_ms = now_ms
-        self._keep_recovery_points = self.checkpoint_recovery_points  # one bound method for all logs
+        self._keep_recovery_points = self._write_recovery_points  # one bound method for all logs
         self._lock: Lock | None = None
         self.device = ANY_DEVICE
         try:
@@ -525,10 +527,10 @@ class LogDirectory:
     def _retire_files(self, logs: Mapping[TopicPartition, PartitionLog], suffix: str) -> None:
         """On any thread."""
         # Before the directories: a new life of a partition must not inherit the old one's offsets.
-        self._write_offsets(RECOVERY_POINTS, self._recovery_points)
+        self._write_recovery_points()
         self._write_offsets(LOG_START_OFFSETS, self._log_start_offsets)
         if any(log.cleaned_to != NEVER_CLEANED for log in logs.values()):
-            self._write_offsets(CLEANER_POINTS, self._cleaner_points)
+            self.write_cleaner_points()
         self._write_offsets(HIGH_WATERMARKS, partial(_without, self, logs))
         for partition in logs:
             directory = self._directory(partition)
@@ -598,17 +600,6 @@ class LogDirectory:
             self.health.warn(f"{path} is not removed: {error}")
         return outcome.count
 
-    @on_disk
-    def truncate(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, bool]:
-        """`PartitionLog.truncate_to` for many, with one write of the recovery points instead of one each."""
-        lowered = [
-            self.logs[partition].lower_recovery_point(self.logs[partition].truncated_end(offset))
-            for partition, offset in offsets.items()
-        ]
-        if any(lowered):
-            self.checkpoint_recovery_points()
-        return {partition: self.logs[partition].truncate_to(offset) for partition, offset in offsets.items()}
-
     # Checkpoints. With `soon` they may be written after the call returned, and not if nothing changed.
 
     @on_disk
@@ -617,7 +608,11 @@ class LogDirectory:
         if soon:
             self._write_offsets_soon(RECOVERY_POINTS, self._recovery_points())
         else:
-            self._write_offsets(RECOVERY_POINTS, self._recovery_points)
+            self._write_recovery_points()
+
+    def _write_recovery_points(self) -> None:
+        """On any thread."""
+        self._write_offsets(RECOVERY_POINTS, self._recovery_points)
 
     def _recovery_points(self) -> dict[TopicPartition, int]:
         return {one: log.recovery_point for one, log in list(self.logs.items())}
@@ -643,7 +638,11 @@ class LogDirectory:
         if soon:
             self._write_offsets_soon(CLEANER_POINTS, self._cleaner_points())
         else:
-            self._write_offsets(CLEANER_POINTS, self._cleaner_points)
+            self.write_cleaner_points()
+
+    def write_cleaner_points(self) -> None:
+        """On any thread."""
+        self._write_offsets(CLEANER_POINTS, self._cleaner_points)
 
     def _cleaner_points(self) -> dict[TopicPartition, int]:
         return {one: log.cleaned_to for one, log in list(self.logs.items()) if log.cleaned_to != NEVER_CLEANED}
@@ -694,6 +693,10 @@ class LogDirectory:
             for partition, high_watermark in high_watermarks.items()
             if (log := self.logs.get(partition)) is not None and not log.is_bare
         )
+
+    def ask(self) -> None:
+        """Return once the directory's device has answered, on any thread."""
+        self._disk.ask(self.device)
 
     def close(self) -> None:
         """A clean shutdown: nothing will be read again at the next start. An offline directory is only unlocked."""

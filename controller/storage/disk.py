@@ -13,7 +13,8 @@ machine's resources does not affect the files: it raises OutOfResources, and is 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -229,6 +230,9 @@ class Disk(Protocol):
     def device_of(self, path: str) -> Device:
         """The device that a directory, or the one that it will be made in, lies on. OSError."""
 
+    def ask(self, device: Device) -> None:
+        """Return once the device has answered a read, which no cache may do for it. On any thread."""
+
     def open(self, path: str) -> File:
         """Opened to read and append; created if it is not there."""
 
@@ -284,6 +288,16 @@ class Disk(Protocol):
 
     def lock(self, path: str) -> Lock:
         """Raises AlreadyLocked if another process has it."""
+
+
+@contextmanager
+def waiting(disk: Disk) -> Iterator[None]:
+    """What is done within waits for the disk even if `no_wait` is set: it must not stop midway."""
+    no_wait, disk.no_wait = disk.no_wait, False
+    try:
+        yield
+    finally:
+        disk.no_wait = no_wait
 
 
 class Lock(Protocol):

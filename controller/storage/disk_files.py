@@ -575,7 +575,6 @@ class FileDisk:
         return device
 
     def ask(self, device: Device) -> None:
-        """Return once the device has answered a read, on any thread."""
         later = self._by_device.get(device)
         for above, one in list(self._below.items()):
             if one is later:

@@ -27,7 +27,7 @@ from controller.storage.batches import (
 from controller.storage.checkpoints import LEADER_EPOCHS, EpochEnd, LeaderEpochs, encode_epochs
 from controller.storage.compaction_rules import NEVER_CLEANED, CompactionState, UnderWay
 from controller.storage.devices import FileChange, NotDone
-from controller.storage.disk import ANY_DEVICE, Device, Disk, FileRange, Health, on_disk, or_offline, state_of
+from controller.storage.disk import ANY_DEVICE, Device, Disk, FileRange, Health, on_disk, or_offline, state_of, waiting
 from controller.storage.errors import BadBatches, OffsetOutOfRange, OffsetsOutOfOrder
 from controller.storage.log_validator import Checked, checking, done
 from controller.storage.lookups import TimedBatch, batch_for_time
@@ -81,11 +81,7 @@ def _markers(data: Bytes, headers: Sequence[BatchHeader]) -> Sequence[Marker | N
     return (None,) * len(headers)
 
 
-def _keep_nothing() -> None:
-    pass
-
-
-def _not_counted(_producer_ids: int) -> None:
+def _do_nothing(*_: int) -> None:
     pass
 
 
@@ -107,6 +103,7 @@ class PartitionLog:
         "_flush_soon",
         "_held",
         "_keep_recovery_point",
+        "_kept",
         "_let_go",
         "_new_names",
         "_now_ms",
@@ -127,7 +124,6 @@ class PartitionLog:
     tiers: LogTiers | None = None
     """Of a log on two tiers (`TieredLog`), which has a slot for it, as for `unavailable`; None for any other."""
     unavailable: Unavailable | None = None
-    changes_by_jobs = True  # where its caller must not wait
 
     def __init__(
         self,
@@ -147,16 +143,17 @@ class PartitionLog:
         self.directory = directory
         self._device = device
         self._change: FileChange | None = None
+        self._kept: FileChange | None = None
         self._flush_soon = flush_soon
         if tiers is not None:
             self.tiers = tiers  # type: ignore[misc]
-        self._producers_added = producers_added or _not_counted
+        self._producers_added = producers_added or _do_nothing
         self.settings = settings
         self.health = health or Health(directory)
         self._disk = disk
         self._now_ms = now_ms
         self._let_go: list[Segment] | None = None
-        self._keep_recovery_point = keep_recovery_point or _keep_nothing
+        self._keep_recovery_point = keep_recovery_point or _do_nothing
         self._compaction: CompactionState | None = None
         if known is not None and known.cleaned_to != NEVER_CLEANED:
             self._compaction = CompactionState(known.cleaned_to)
@@ -306,7 +303,7 @@ class PartitionLog:
 
     def _carry_out(self, change: FileChange) -> None:
         """Here, or in a job: then NotDone, and it is done when that is settled."""
-        if self._disk.no_wait and self.changes_by_jobs:
+        if self._disk.no_wait:
             self._change = change
             raise NotDone(self._device, change, self.directory)
         change()
@@ -316,7 +313,7 @@ class PartitionLog:
         """See `_held`. An append opens the file itself unless the device is slow: acks=0 clients may close after it."""
         if self._held is None and self._disk.no_wait and (not appends or state_of(self._device).overdue):
             self._settle()
-            self._carry_out(FileChange(lambda: self._segments, _keep_nothing, f"opening of {self.directory}"))
+            self._carry_out(FileChange(lambda: self._segments, _do_nothing, f"opening of {self.directory}"))
 
     # Appending
 
@@ -426,7 +423,7 @@ class PartitionLog:
             self._unflushed_bytes >= settings.flush_bytes_per_second
             and not (self._flush_soon is not None and self._flush_soon(self))
         ):
-            if self._disk.no_wait and self.changes_by_jobs:
+            if self._disk.no_wait:
                 return True
             self.flush()
         return False
@@ -566,12 +563,8 @@ class PartitionLog:
     ) -> FileRange:
         """As `read`, for a caller that must not wait for the disk, neither now nor when it sends the range. Raises
         NotCached: when its `read_in` has returned, the same call is likely to succeed."""
-        disk = self._disk
-        disk.no_wait = True
-        try:
-            found = self.read(offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
-        finally:
-            disk.no_wait = False
+        read = partial(self.read, offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
+        found = self.without_waiting(read)
         if found.length and not self._was_written_lately(offset, found.position):
             found.file.require_cached(found.position, found.length)
         return found
@@ -640,11 +633,25 @@ class PartitionLog:
 
     def lower_recovery_point(self, offset: int) -> bool:
         """Before a truncation to `offset`. True if it must be written down now."""
-        self._settle()
         if offset >= self.recovery_point:
             return False
         self.recovery_point = offset
         return True
+
+    def _keep_before_cut(self, end: int) -> None:
+        """What a truncation to `end` cuts must not count as flushed any more, durably: a recovery point above the new
+        end would make the next torn tail look like a loss. Where the caller must not wait, a job writes that, which
+        shows that the device answers, too."""
+        self._settle()
+        lowered = self.lower_recovery_point(end)
+        kept, self._kept = self._kept, None
+        if kept is not None and kept.is_done and not lowered:
+            kept.take()
+        elif self._disk.no_wait:
+            self._kept = FileChange(self._keep_recovery_point, _do_nothing, f"truncation of {self.directory}")
+            raise NotDone(self._device, self._kept, self.directory)
+        elif lowered or kept is not None:
+            self._keep_recovery_point()
 
     def truncated_end(self, offset: int) -> int:
         """Where the log would end after `truncate_to(offset)`: a batch goes whole, so perhaps before `offset`."""
@@ -667,41 +674,41 @@ class PartitionLog:
             # An epoch in which this log was a leader's and appended nothing starts at the end, and the next leader does
             # not have it. If it were kept, each answer would make the follower truncate at its end, for ever.
             self.epochs.truncate_from_end(self.log_end_offset)
-            self._write_epochs()
+            if self.epochs.changed:
+                self._carry_out(FileChange(self._write_epochs, _do_nothing, f"leader epochs of {self.directory}"))
             return False
-        if offset < self._segments[0].base_offset:
+        if offset < self.segment_offsets[0]:
             self.restart_at(offset)
             return True
-        self._settle_cleaning()
-        end = self.truncated_end(offset)
-        # First of all. A recovery point left above the new end would make the next torn tail look like a loss.
-        if self.lower_recovery_point(end):
-            self._keep_recovery_point()
-        self._before_cut(end)
-        while len(self._segments) > 1 and self._active.base_offset > end:
-            self._remove(self._segments.pop())
-        self._active.cut(self._active.position_of(end), end)
-        self._after_cut(end)
+        self._keep_before_cut(self.truncated_end(offset))
+        with waiting(self._disk):
+            self._settle_cleaning()
+            end = self.truncated_end(offset)
+            self._keep_before_cut(end)  # the cleaning may have removed the batch that began there
+            self._before_cut(end)
+            while len(self._segments) > 1 and self._active.base_offset > end:
+                self._remove(self._segments.pop())
+            self._active.cut(self._active.position_of(end), end)
+            self._after_cut(end)
         return True
 
     @on_disk
     @or_offline
     def restart_at(self, offset: int) -> None:
         """Lets everything go and begins again, empty, at `offset`: the leader has nothing as old as this log's end."""
-        self._settle()
-        self._settle_cleaning()
-        if self.lower_recovery_point(0):
-            self._keep_recovery_point()
-        now_ms = self._now_ms()
-        self._before_cut(-1)
-        while self._segments:
-            self._remove(self._segments.pop())
-        self._held = [self._begin(offset, now_ms)]
-        self.log_start_offset = offset
-        self.epochs.clear()
-        for found in snapshot_offsets(self._disk.names(self.directory)):
-            self._disk.remove(segment_path(self.directory, found, SNAPSHOT_SUFFIX))
-        self._after_cut(offset)
+        self._keep_before_cut(0)
+        with waiting(self._disk):
+            self._settle_cleaning()
+            now_ms = self._now_ms()
+            self._before_cut(-1)
+            while self._segments:
+                self._remove(self._segments.pop())
+            self._held = [self._begin(offset, now_ms)]
+            self.log_start_offset = offset
+            self.epochs.clear()
+            for found in snapshot_offsets(self._disk.names(self.directory)):
+                self._disk.remove(segment_path(self.directory, found, SNAPSHOT_SUFFIX))
+            self._after_cut(offset)
 
     def _after_cut(self, end: int) -> None:
         self._disk.settle_derived(self.directory)  # what was cut off must not come back with a snapshot

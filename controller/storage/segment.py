@@ -29,7 +29,7 @@ from controller.storage.batches import (
     Bytes,
     header_at,
 )
-from controller.storage.disk import Disk, File, FileRange, NotCached
+from controller.storage.disk import Disk, File, FileRange, NotCached, waiting
 from controller.storage.errors import CorruptBatch, CorruptLog
 from controller.storage.settings import UNLIMITED, LogSettings
 from controller.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex, UnsoundIndex
@@ -395,11 +395,8 @@ class Segment:
 
     def _rebuild(self) -> None:
         next_offset = self.next_offset
-        no_wait, self._disk.no_wait = self._disk.no_wait, False  # half of an index must not be left behind
-        try:
+        with waiting(self._disk):  # half of an index must not be left behind
             damage = self.recover()
-        finally:
-            self._disk.no_wait = no_wait
         if damage is not None:
             raise CorruptLog(self.path, damage.position, damage.reason)
         # A segment before another ends where that begins, though its last batches may have been compacted away.
@@ -685,6 +682,8 @@ def rolls_before(
     segment: Segment, headers: Sequence[BatchHeader], size_bytes: int, settings: LogSettings, now_ms: int, home: str
 ) -> RollReason | None:
     """See `roll_reason`. `home`: the log's directory."""
+    if headers[0].base_offset < segment.base_offset:
+        return RollReason.OFFSET  # an empty one, made for a follower's append that was not made then
     timestamp_ms = headers[0].max_timestamp_ms
     if len(headers) > 1:
         timestamp_ms = max(header.max_timestamp_ms for header in headers)

@@ -18,8 +18,9 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from controller.storage.batches import BatchHeader, Bytes, whole_bytes
-from controller.storage.disk import File, Health, NotCached, is_shortage, on_disk
-from controller.storage.errors import LogOffline, OutOfResources, StorageError
+from controller.storage.devices import FileChange
+from controller.storage.disk import File, Health, NotCached, is_shortage, on_disk, waiting
+from controller.storage.errors import DeviceUnavailable, LogOffline, OutOfResources, StorageError
 from controller.storage.log import PartitionLog
 from controller.storage.segment import (
     INDEX_SUFFIX,
@@ -36,6 +37,8 @@ from statemachines.log_segment import ON_SSD, SegmentState
 from statemachines.tier_placement import Tier, append_tier
 
 PIECE_BYTES = 256 * 1024
+ANSWERED_MS = 200
+"""How long a device that has answered counts as one that does not hang."""
 
 TierSteps: TypeAlias = Generator[Callable[[], Any], Any, bool]
 """Calls for any thread; returns whether the copy was carried out. They are resumed with a call's result, or with its
@@ -48,7 +51,27 @@ class TieredLog(PartitionLog):
     __slots__ = ("tiers", "unavailable")
     tiers: LogTiers
     unavailable: Unavailable | None
-    changes_by_jobs = False
+
+    def _require_answer(self, what: str) -> None:
+        """Before a change of files, which is made on the log's own thread, since tiers are that thread's. Where that
+        must not wait, the device has just answered a job."""
+        if self._disk.no_wait and not 0 <= self._now_ms() - self.tiers.answered_ms < ANSWERED_MS:
+            raise NotCached(self._device, self._ask, 0, what)
+
+    def _ask(self, at_least: int = 0) -> None:
+        self._disk.ask(self._device)
+        self.tiers.answered_ms = self._now_ms()
+
+    def _carry_out(self, change: FileChange) -> None:
+        self._require_answer(change.what)
+        with waiting(self._disk):
+            change()
+            change.take()
+
+    def let_go(self, high_watermark: int) -> tuple[int, Removal | None]:
+        if self._let_go or self.deletable(high_watermark):
+            self._require_answer(f"removal of segments of {self.directory}")
+        return super().let_go(high_watermark)
 
     @property
     def _appends_to_ssd(self) -> bool:
@@ -181,10 +204,12 @@ class TieredLog(PartitionLog):
     def evict(self, segment: Segment) -> bool:
         """Take a copied segment off the SSD: its place is noted durably, and from there it is read.
 
-        False if the segment is not Cached, if its HDD is offline, or while the log is cleaned.
+        False if the segment is not Cached, if its HDD is offline or hangs, or while the log is cleaned.
         """
         store = segment.store
-        if segment.state is not SegmentState.Cached or store is None or not store.is_online or self.is_being_cleaned:
+        if segment.state is not SegmentState.Cached or store is None or self.is_being_cleaned:
+            return False
+        if not (store.is_online and store.answers):
             return False
         directory = store.directory(self.directory)
         file = store.disk.open(segment_path(directory, segment.base_offset, LOG_SUFFIX))
@@ -272,7 +297,7 @@ def copying(log: TieredLog, segment: Segment) -> TierSteps:
         raise log.health.fail(failed.error) from failed
     except (_Cancelled, OSError, StorageError) as error:
         is_wanted = _is_copied_to(segment, store)
-        _give_up(log, segment, store)
+        _give_up(log, segment, store, answers=not isinstance(error, DeviceUnavailable))
         if not is_wanted or isinstance(error, _Cancelled):
             return False  # with the directory its files may be gone, too
         if isinstance(error, OSError):
@@ -290,14 +315,14 @@ def _go_on(segment: Segment, store: HddStore) -> None:
         raise _Cancelled
 
 
-def _give_up(log: TieredLog, segment: Segment, store: HddStore) -> None:
-    """Remove what was written. Of a segment that is not to be copied any more that is the unfinished copy alone: what
-    has the segment's names may be another one's."""
+def _give_up(log: TieredLog, segment: Segment, store: HddStore, *, answers: bool = True) -> None:
+    """Remove what was written, if the HDD `answers`: otherwise the next copy or start does it. Of a segment that is not
+    to be copied any more that is the unfinished copy alone: what has the segment's names may be another one's."""
     is_wanted = _is_copied_to(segment, store)
     if is_wanted:
         segment.store = None
         move(segment, SegmentState.OnlyCache)
-    if store.is_online and log.health.cause is None:
+    if answers and store.is_online and log.health.cause is None:
         try:
             log.tiers.remove_files(store, segment.base_offset, unfinished_only=not is_wanted)
         except (LogOffline, OutOfResources):

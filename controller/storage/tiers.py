@@ -185,6 +185,9 @@ class HddDisk:
     def device_of(self, path: str) -> Device:
         return self._disk.device_of(path)
 
+    def ask(self, device: Device) -> None:
+        self._disk.ask(device)
+
     def space(self, path: str) -> tuple[int, int]:
         return self._do(self._disk.space, path)
 
@@ -205,6 +208,8 @@ class HddStore:
         self.raw = disk
         """For other threads than the log's: an OSError of it goes to `failure` there."""
         self.device = ANY_DEVICE
+        self.answers = True
+        """False: the device did not answer when it was asked last, and nothing is begun here."""
         self.logs = 0
         """With segments here."""
 
@@ -309,6 +314,8 @@ class LogTiers:
         self.stores = stores
         self.ssd = ssd or SsdSpace(home)
         self.append_to = Tier.SSD
+        self.answered_ms = 0
+        """When the SSD has answered last, of what the log asked it by a job."""
         self.checkpoint = TierCheckpoint(disk, home)
         self._preferred: HddStore | None = None
         self._changed: dict[str, HddStore] = {}
@@ -426,8 +433,9 @@ class LogTiers:
 
     def open_store(self) -> HddStore | None:
         """The HDD that takes this log's next segment or copy, with the directory made; None if none is online."""
-        if self._preferred is None or not self._preferred.is_online:
-            place = least_used([store.logs for store in self.stores], [store.is_online for store in self.stores])
+        if self._preferred is None or not (self._preferred.is_online and self._preferred.answers):
+            may_take = [store.is_online and store.answers for store in self.stores]
+            place = least_used([store.logs for store in self.stores], may_take)
             if place is None:
                 return None
             self._prefer(self.stores[place])

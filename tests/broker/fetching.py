@@ -46,7 +46,6 @@ class Follower:
             settings(inter_broker_protocol_version=protocol, **given),
             self.metadata,
             self.peers,
-            self.truncate,
             self.clock,
             self.trace,
             self.changes.append,
@@ -57,9 +56,6 @@ class Follower:
         partition = Partition("t", index, leader=LEADER, leader_epoch=EPOCH)
         partition.attach(self.directory.create(("t", index)), 0)
         return partition
-
-    def truncate(self, partition: Partition, offset: int) -> None:
-        self.directory.truncate({(partition.topic, partition.index): offset})
 
     def filled(self, *epochs: int, high_watermark: int = 0, start: int = 0) -> PartitionLog:
         """The first partition's log gets a record in each of these leader epochs."""

@@ -93,7 +93,6 @@ class Replica:
             ),
             self.cluster.metadata,
             Peers(self.cluster, self.broker),
-            self.truncate,
             self.cluster.clock,
             self.trace,
             self.changed,
@@ -105,9 +104,6 @@ class Replica:
         log = self.partition.log
         assert log is not None
         return log
-
-    def truncate(self, partition: Partition, offset: int) -> None:
-        self.directory.truncate({KEY: offset})
 
     def changed(self, partition: Partition) -> None:
         assert partition is self.partition

@@ -27,6 +27,7 @@ from typing import Any
 from controller.broker.settings import Address
 from controller.hosts.local_cluster import BrokerChild, LocalCluster, ask_broker
 from controller.protocol.client import (
+    CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
@@ -45,6 +46,7 @@ from controller.protocol.produce import (
     ProduceResponse,
     ProduceTopic,
 )
+from controller.protocol.schema import RequestValue
 from controller.zookeeper import paths
 from controller.zookeeper.blocking import ThreadClock, wait
 from controller.zookeeper.client import ZooKeeperClient
@@ -64,9 +66,10 @@ CONFIGS: Mapping[str, Mapping[str, str]] = {
     "rolled": {"segment.bytes": "16384"},
     "synced": {"flush.messages": "1"},
     "appended": {},
+    "followed": {"segment.bytes": "16384", "flush.messages": "5"},
 }
 """By kind: a topic of each in either directory. What is done with the one on the hung device: cold fetches, a deletion,
-rolls, syncs, and appends with acks=1 and all."""
+rolls, syncs, appends with acks=1 and all, and appends, rolls and syncs of a follower, whose leader is broker 2."""
 MEGABYTES = 4
 RATE = 100.0
 SESSION_TIMEOUT_MS = 6_000
@@ -75,6 +78,7 @@ SETTINGS = {
     "camerlengo.device.close.timeout.ms": str(CLOSE_TIMEOUT_MS),
     "camerlengo.device.threads": str(THREADS),
     "controlled.shutdown.enable": "false",
+    "replica.lag.time.max.ms": "2000",
 }
 
 
@@ -86,14 +90,15 @@ def unavailable() -> str:
 
 
 class TwoDirectories(LocalCluster):
-    """One broker with a log directory on its own file system and one at `mounted`."""
+    """Two brokers, the first with a log directory on its own file system and one at `mounted`."""
 
     def __init__(self, folder: Path, mounted: Path) -> None:
         self._mounted = mounted
-        super().__init__(1, data_dir=folder, settings=SETTINGS, session_timeout_ms=SESSION_TIMEOUT_MS)
+        super().__init__(2, data_dir=folder, settings=SETTINGS, session_timeout_ms=SESSION_TIMEOUT_MS)
 
     def broker_child(self, number: int, settings: Mapping[str, str]) -> BrokerChild:
-        return super().broker_child(number, {**settings, "log.dirs": f"{settings['log.dirs']},{self._mounted}"})
+        paths = f"{settings['log.dirs']},{self._mounted}" if number == 1 else settings["log.dirs"]
+        return super().broker_child(number, {**settings, "log.dirs": paths})
 
 
 class _NoEvents:
@@ -170,22 +175,34 @@ class Producing:
 def _make_topics(cluster: LocalCluster, shown: Path) -> tuple[dict[str, str], dict[str, str]]:
     """By kind, the topic in the directory that is `shown`, and the one in the other: a new partition goes where there
     are fewest."""
-    at = _address(cluster)
     hung: dict[str, str] = {}
     other: dict[str, str] = {}
     for kind, config in CONFIGS.items():
         for name in (f"{kind}-first", f"{kind}-second"):
             configs = tuple(CreatableTopicConfig(*one) for one in config.items())
-            topic = CreatableTopic(name, 1, 1, configs=configs)
-            ask_broker(at, ApiKey.CREATE_TOPICS, 4, CreateTopicsRequest((topic,), 60_000), DEADLINE_S)
-            eventually(partial(_leads, at, name), f"{name} has a leader")
+            replicas = CreatableReplicaAssignment(0, (2, 1) if kind == "followed" else (1,))
+            asked = CreateTopicsRequest((CreatableTopic(name, -1, -1, (replicas,), configs),), 60_000)
+            _ask_controller(cluster, ApiKey.CREATE_TOPICS, 4, asked)
+            eventually(partial(_leads, _address(cluster, replicas.broker_ids[0]), name), f"{name} has a leader")
+            made = partial(_has_log, (shown, cluster.folder / "logs-1"), name)
+            eventually(made, f"broker 1 has a log of {name}")
             (hung if (shown / f"{name}-0").exists() else other)[kind] = name
     assert hung.keys() == other.keys() == CONFIGS.keys(), (hung, other)
     return hung, other
 
 
-def _address(cluster: LocalCluster) -> Address:
-    at = cluster.brokers[1].ready_at()
+def _has_log(folders: Sequence[Path], topic: str) -> bool:
+    return any((folder / f"{topic}-0").exists() for folder in folders)
+
+
+def _ask_controller(cluster: LocalCluster, key: ApiKey, version: int, request: RequestValue) -> None:
+    """The broker that is not the controller refuses it."""
+    for number in cluster.brokers:
+        ask_broker(_address(cluster, number), key, version, request, DEADLINE_S)
+
+
+def _address(cluster: LocalCluster, number: int = 1) -> Address:
+    at = cluster.brokers[number].ready_at()
     assert at is not None
     return at
 
@@ -216,8 +233,9 @@ def run(folder: Path, seconds: float, kinds: Sequence[str]) -> dict[str, Any]:
         broker.start()
         broker.await_ready(time.monotonic() + DEADLINE_S)
         at = _address(cluster)
-        for topic in (*hung.values(), *other.values()):
-            eventually(partial(_leads, at, topic), f"the broker leads {topic} again")
+        for kind, topic in (*hung.items(), *other.items()):
+            leader = _address(cluster, 2) if kind == "followed" else at
+            eventually(partial(_leads, leader, topic), f"{topic} has a leader again")
         for log in mounted.glob("*/*.log"):
             fd = os.open(log, os.O_RDONLY)
             os.fsync(fd)
@@ -280,8 +298,9 @@ class Hanging:
                 with self._deleting():
                     self._note("while deleted")
             else:
-                values = [bytes(1000)] * (8 if kind == "rolled" else 1)
-                producing = Producing(self._at, self._hung[kind], batch_of(values))
+                values = [bytes(1000)] * (8 if kind in ("rolled", "followed") else 1)
+                leader = _address(self._cluster, 2) if kind == "followed" else self._at
+                producing = Producing(leader, self._hung[kind], batch_of(values))
                 self._note(f"while {kind}")
                 self._found[f"answers while {kind}"] = producing.end()
         self._step()
@@ -304,7 +323,7 @@ class Hanging:
     def _deleting(self) -> Iterator[None]:
         asked = DeleteTopicsRequest((DeleteTopicState(self._hung["deleted"]),), 1_000)
         thread = threading.Thread(
-            target=ask_broker, args=(self._at, ApiKey.DELETE_TOPICS, 6, asked, DEADLINE_S), daemon=True
+            target=_ask_controller, args=(self._cluster, ApiKey.DELETE_TOPICS, 6, asked), daemon=True
         )
         thread.start()
         yield

@@ -149,29 +149,6 @@ def test_leader_epochs_that_are_missing_after_a_clean_shutdown_are_logged(tmp_pa
     assert directory.health.warnings == [f"{path} is missing; the leader epochs are read from the batches"]
 
 
-def test_many_truncations_write_the_recovery_points_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = opened(tmp_path)
-    partitions = [("many", number) for number in range(5)]
-    for one in partitions:
-        log = directory.create(one)
-        for _ in range(4):
-            log.append_as_leader(batch(), 0)
-        log.flush()
-    directory.checkpoint_recovery_points()
-    written: list[str] = []
-    replace = FileDisk.replace
-
-    def noted(self: FileDisk, path: str, data: bytes, durable: bool = True) -> None:
-        written.append(path.rpartition("/")[2])
-        replace(self, path, data, durable)
-
-    monkeypatch.setattr(FileDisk, "replace", noted)
-    assert all(directory.truncate(dict.fromkeys(partitions, 2)).values())
-    assert written.count("recovery-point-offset-checkpoint") == 1
-    text = (tmp_path / "recovery-point-offset-checkpoint").read_text()
-    assert text == "0\n5\n" + "".join(f"many {number} 2\n" for number in range(5))
-
-
 def test_upkeep_over_all_logs(tmp_path: Path) -> None:
     directory = opened(tmp_path, LogSettings(segment_bytes=200, retention_bytes=0, flush_ms=100))
     for one in (ONE, OTHER):

@@ -229,7 +229,7 @@ def test_a_truncation_and_a_deletion_leave_the_bound_as_it_is() -> None:
     for number in range(95):
         clock.now_ms += 1
         one.append_as_leader(batch(producer=(number, 0, 0)), 0)
-    logs.directories[0].truncate({("t", 0): 90})
+    one.truncate_to(90)
     for number in range(1_000, 1_200):
         clock.now_ms += 1
         other.append_as_leader(batch(producer=(number, 0, 0)), 0)

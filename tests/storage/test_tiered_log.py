@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
 
 from controller.machine.disk import MemoryDisk
 from controller.storage import LogDirectory, LogOffline, LogSettings
+from controller.storage.disk import NotCached
 from controller.storage.errors import CorruptLog, SsdFull
 from controller.storage.tiered_log import TieredLog, copying
 from controller.storage.tiers import TIER_CHECKPOINT, TierCheckpoint, segment_places
@@ -315,3 +318,35 @@ def test_the_places_of_segments_are_read_from_the_names_of_their_files(tiers: Ti
     assert 0 < copied.copied_bytes <= copied.size_bytes
     lost = segment_places(sizes(home), dict.fromkeys(on_hdds), checkpoint)
     assert [one.base_offset for one in lost if one.state is SegmentState.Lost] == sorted(checkpoint.on_hdd)
+
+
+def test_rolls_flushes_and_removals_ask_the_ssd_first_where_the_caller_must_not_wait() -> None:
+    made = Tiers()
+    log = made.log
+    asked: list[str] = []
+
+    def carried_out(call: Callable[[], object]) -> None:
+        for _ in range(3):
+            try:
+                log.without_waiting(call)
+                return
+            except NotCached as missing:
+                asked.append(str(missing))
+                missing.read_in()
+        raise AssertionError(asked)
+
+    for _ in range(12):
+        carried_out(partial(log.append_as_leader, batch(1, value=b"x" * 100), 1))
+        made.clock.now_ms += 1_000
+    assert log.log_end_offset == 12, "none is appended twice"
+    assert made.directory.ssd.used_bytes == log.size_bytes, "nor counted"
+    assert asked == ["roll of ssd/t-0"] * (len(log.segments) - 1)
+    asked.clear()
+    carried_out(log.flush)
+    assert asked == ["flush of ssd/t-0"]
+    assert log.recovery_point == 12
+    log.settings = made.settings = replace(SETTINGS, retention_bytes=0)
+    made.clock.now_ms += 1_000
+    carried_out(partial(log.let_go, 12))
+    assert asked == ["flush of ssd/t-0", "removal of segments of ssd/t-0"]
+    assert log.log_start_offset == 12

@@ -63,16 +63,25 @@ def _in_background(missing: NotCached) -> Steps:
         yield Job(missing.read_in, missing.device, what=f"ahead: {missing}")  # not counted: no fetch is refused for it
 
 
-def until_cached(
-    log: PartitionLog, read: Callable[[], T], otherwise: Callable[[], T] | None = None
-) -> Generator[Yielded, Any, T]:
-    """The result of `read`, a call of the log, with what it needs read in or changed before; after many attempts that
-    of `otherwise` (`read`, if not given), which waits. Raises DeviceUnavailable."""
-    for _ in range(ATTEMPTS + 3 * len(log.segment_offsets)):
+def until_done(attempt: Callable[[bool], T], attempts: int = ATTEMPTS) -> Generator[Yielded, Any, T]:
+    """The result of `attempt(False)`, with what it would wait for read in or changed before; after many attempts that
+    of `attempt(True)`, which waits. Raises DeviceUnavailable."""
+    for _ in range(attempts):
         try:
-            return log.without_waiting(read)
+            return attempt(False)
         except NotCached as cold:
             missing = cold
         if not (yield from read_in(missing)):
             break
-    return (otherwise or read)()
+    return attempt(True)
+
+
+def until_cached(
+    log: PartitionLog, read: Callable[[], T], otherwise: Callable[[], T] | None = None
+) -> Generator[Yielded, Any, T]:
+    """`until_done` for `read`, a call of the log, and `otherwise` (`read`, if not given), which waits."""
+
+    def attempt(may_wait: bool) -> T:
+        return (otherwise or read)() if may_wait else log.without_waiting(read)
+
+    return until_done(attempt, ATTEMPTS + 3 * len(log.segment_offsets))
