@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from controller.broker.log_manager import LogManager
@@ -53,7 +54,13 @@ class _Current:
     cleaning: Cleaning
     steps: Generator[Work, Any, None]
     began_ms: float
+    is_first: bool
+    """The log was never cleaned, which is noted durably before a segment is replaced."""
     bytes_seen: int = 0
+
+    @property
+    def order(self) -> str:
+        return f"cleaner of {self.directory.path}"
 
     @property
     def is_over(self) -> bool:
@@ -77,6 +84,11 @@ class CleanerFigures:
     max_compaction_delay_ms: int = 0
     cleanings: int = 0
     uncleanable: dict[TopicPartition, str] = field(default_factory=dict)
+
+
+def _in_turn(first: Callable[[], None], then: Work) -> Any:
+    first()
+    return then()
 
 
 class LogCleaner:
@@ -133,15 +145,10 @@ class LogCleaner:
         )
         cleaning = directory.cleaning(key, dirty, limits)
         log = directory.logs[key]
-        current = _Current(key, directory, log, cleaning, cleaning.steps(), self._clock.now_ms())
         is_first = log.cleaned_to == NEVER_CLEANED
+        current = _Current(key, directory, log, cleaning, cleaning.steps(), self._clock.now_ms(), is_first)
         self._current = current
         self._go_on(current, lambda: next(current.steps))
-        if is_first and self._current is current:
-            try:
-                directory.checkpoint_cleaner_points()
-            except Exception as error:  # noqa: BLE001 - judged as what the steps raise
-                self._failed(current, error)
 
     # Which log
 
@@ -172,7 +179,7 @@ class LogCleaner:
         self, key: TopicPartition, directory: LogDirectory, log: PartitionLog, high_watermark: int
     ) -> DirtyRange | None:
         """None: there is nothing to clean, or not yet."""
-        if log.is_bare or len(log.segment_offsets) < 2 or log.has_files_to_remove:
+        if log.is_bare or len(log.segment_offsets) < 2 or log.has_files_to_remove or log.is_being_cleaned:
             return None
 
         def examine() -> DirtyRange:
@@ -182,7 +189,7 @@ class LogCleaner:
             return dirty_range(log.segments, first, limit, log.settings, self._clock.wall_ms(), times)
 
         try:
-            return examine() if log.tiers is None else log.without_waiting(examine)
+            return log.without_waiting(examine)
         except NotCached as cold:
             self._drive(self._read_in(cold))
             return None  # it is looked at the next time
@@ -203,8 +210,10 @@ class LogCleaner:
         began_ms = self._clock.now_ms()
         name = f"{current.key[0]}-{current.key[1]}"
         try:
-            order = f"cleaner of {current.directory.path}"  # one that has no answer in time is still awaited
+            order = current.order  # one that has no answer in time is still awaited
             device = current.cleaning.device or current.directory.device
+            if current.is_first:
+                current.is_first, work = False, partial(_in_turn, current.directory.write_cleaner_points, work)
             result = yield Job(work, device, order=order, limit_ms=CHANGE_LIMIT_MS, what=f"the cleaning of {name}")
         except Exception as error:  # noqa: BLE001 - judged by the steps and by `_failed`
             failure = error
@@ -263,17 +272,34 @@ class LogCleaner:
             current.directory.health.fail(error)  # reported by the LogManager
             self._end(current)
             return
-        try:
-            current.log.end_cleaning()
-        except (LogOffline, OutOfResources):
-            self._end(current)
-            return
+        if isinstance(error, DeviceUnavailable):
+            self._drive(self._end_cleaning(current))
+        else:
+            try:
+                current.log.end_cleaning()
+            except (LogOffline, OutOfResources):
+                self._end(current)
+                return
         if is_temporary:
             where = f"{current.key[0]}-{current.key[1]}"
             self._note("warning", f"log cleaner: {where} is cleaned later: {error}")
         else:
             self._give_up(current.key, current.directory, error)
         self._end(current)
+
+    def _end_cleaning(self, current: _Current) -> Steps:
+        """Once the device answers again, since files are removed; other logs are cleaned meanwhile."""
+        directory = current.directory
+        try:
+            what = f"a look whether {directory.path} answers"
+            yield Job(directory.ask, directory.device, order=current.order, what=what)
+        except DeviceUnavailable:
+            if not self._closed:
+                self._clock.call_later(self._backoff_ms(), lambda: self._drive(self._end_cleaning(current)))
+            return
+        if not (current.is_over or self._closed):
+            with suppress(LogOffline, OutOfResources):
+                current.log.end_cleaning()
 
     def _give_up(self, key: TopicPartition, directory: LogDirectory, error: Exception) -> None:
         self.figures.uncleanable[key] = str(error)

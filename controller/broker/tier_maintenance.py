@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 from controller.broker.log_manager import LogManager
-from controller.broker.request_context import Drive, Job, Steps
+from controller.broker.request_context import Drive, Job, Steps, Yielded
 from controller.broker.tier_settings import TierSettings
 from controller.clock import Clock, Timer
-from controller.storage import LogDirectory, LogOffline, OutOfResources, StorageError
+from controller.storage import DeviceUnavailable, LogDirectory, LogOffline, OutOfResources, StorageError
+from controller.storage.disk import Device
 from controller.storage.segment import Segment
 from controller.storage.tiered_log import PIECE_BYTES, TieredLog, TierSteps, copying
 from controller.trace import Noted, Trace
@@ -53,6 +55,9 @@ class TierMaintenance:
         self._drive = drive
         self._timers: dict[str, Timer] = {}
         self._closed = False
+        self._looking: set[str] = set()
+        self._used: dict[str, float] = {}
+        """By log directory on an SSD: the share of it that is used."""
         self._copy: TierSteps | None = None
         self._segment: Segment | None = None
         self._paused_until_ms = 0.0
@@ -81,17 +86,38 @@ class TierMaintenance:
         if self._closed:
             return
         self._timers["tick"] = self._clock.call_later(self._settings.interval_ms, self._tick)
-        use = 0.0
         self.states = Counter(
             segment.state for directory in self._logs.ssd_directories() for _, segment in _segments(directory)
         )
+        used = max((self._used.get(one.path, 0.0) for one in self._logs.ssd_directories()), default=0.0)
+        self.rate = self.rate.after(self.produce_p99_ms(), used)
         for directory in self._logs.ssd_directories():
-            try:
-                use = max(use, self._look_after(directory))
-            except (LogOffline, OutOfResources) as error:
-                self._note("warning", f"log directory {directory.path}: nothing is evicted: {error}")
-        self.rate = self.rate.after(self.produce_p99_ms(), use)
+            if directory.path not in self._looking:
+                self._looking.add(directory.path)
+                self._drive(self._look(directory))
+
+    def _look(self, directory: LogDirectory) -> Steps:
+        """Evict, and copy, once the devices answer: what is done to files there is done on the broker's thread."""
+        directory.answers = False
+        try:
+            directory.answers = yield from self._answers(directory.ask, directory.device)
+            for store in directory.stores if directory.answers else ():
+                store.answers = yield from self._answers(partial(store.raw.ask, store.device), store.device)
+            if directory.answers and directory.health.cause is None and not self._closed:
+                self._used[directory.path] = self._look_after(directory)
+        except (LogOffline, OutOfResources) as error:
+            self._note("warning", f"log directory {directory.path}: nothing is evicted: {error}")
+        finally:
+            self._looking.discard(directory.path)
         self._begin_copy()
+
+    @staticmethod
+    def _answers(ask: Callable[[], None], device: Device) -> Generator[Yielded, Any, bool]:
+        try:
+            yield Job(ask, device, what=f"a look whether {device} answers")
+        except DeviceUnavailable:
+            return False
+        return True
 
     # Eviction
 
@@ -124,7 +150,7 @@ class TierMaintenance:
         waiting = {
             id(segment): (log, segment)
             for directory in self._logs.ssd_directories()
-            if any(store.is_online for store in directory.stores)
+            if directory.answers and any(store.is_online for store in directory.stores)
             for log, segment in _segments(directory)
             if _may_move(log)
         }
@@ -167,7 +193,8 @@ class TierMaintenance:
             return
         what = f"a copy to {store.path}"
         try:
-            result = yield Job(call, store.device, size_bytes=PIECE_BYTES, what=what)
+            # In order: what a job without an answer still writes must not come into the next copy of the segment.
+            result = yield Job(call, store.device, order=what, size_bytes=PIECE_BYTES, what=what)
         except Exception as error:  # noqa: BLE001 - the copy decides what it means
             failure = error
             self._go_on(lambda copy: copy.throw(failure))

@@ -181,9 +181,8 @@ class Cleaning:
         return result
 
     def _cached(self, read: Callable[[], R]) -> Generator[Work, Any, R]:
-        """What `read` of the log returns. What it needs of HDDs is read in first."""
-        attempts = 0 if self._log.tiers is None else 3 * len(self._log.segments)
-        for _ in range(attempts):
+        """What `read` of the log returns. What it would wait for is read in first."""
+        for _ in range(3 * len(self._log.segments)):
             try:
                 return self._log.without_waiting(read)
             except NotCached as missing:

@@ -17,11 +17,12 @@ from controller.broker.settings import BadSettings, parse_settings
 from controller.clock import VirtualClock
 from controller.core.topic_settings import BROKER_ALONE
 from controller.machine.disk import MemoryDisk
-from controller.storage import LogSettings, PartitionLog
+from controller.storage import DeviceUnavailable, LogSettings, PartitionLog
 from controller.storage.batches import Record, encode_batch
 from controller.storage.checkpoints import decode_offsets
 from controller.storage.compaction_rules import CleanableSegment, DirtyRange, dirty_range
 from tests.broker.harness import BROKER, KeptTrace
+from tests.broker.test_upkeep_on_devices import Jobs
 from tests.storage.compacting import records_in
 
 ONE, OTHER, PLAIN = ("one", 0), ("other", 0), ("plain", 0)
@@ -216,3 +217,41 @@ def test_the_cleaners_settings_are_checked_at_the_start() -> None:
         parse_settings({"zookeeper.connect": "z:2181", "log.cleaner.min.cleanable.ratio": "2"})
     with pytest.raises(BadSettings, match=r"log\.cleanup\.policy=shred: expected compact, delete or both"):
         parse_settings({"zookeeper.connect": "z:2181", "log.cleanup.policy": "shred"})
+
+
+def test_a_cleaning_whose_device_does_not_answer_ends_when_it_answers_and_others_are_cleaned_meanwhile() -> None:
+    """Its end removes files, on the broker's thread."""
+    one, jobs = Cleaned(), Jobs()
+    one.cleaner._drive = jobs.drive
+    log = one.fill(ONE)
+
+    def cleaned() -> list[str]:
+        return [name for name in one.disk.names(log.directory) if name.endswith(".cleaned")]
+
+    one.cleaner.look()
+    while not cleaned():
+        jobs.run()
+        one.clock.advance_to(one.clock.now_ms() + 1)
+    jobs.fail(DeviceUnavailable("8:1", "no answer"))
+    assert "cleaned later" in one.trace.notes("warning")[-1]
+    looking = jobs.waiting.pop(0)
+    assert looking[1].what == "a look whether /logs answers"
+    assert cleaned()
+    other = one.fill(OTHER)
+    one.clock.advance_to(one.clock.now_ms() + BACKOFF_MS)
+    while jobs.waiting:
+        jobs.run()
+        one.clock.advance_to(one.clock.now_ms() + 1)
+    assert other.cleaned_to == other.segment_offsets[-1]
+    assert cleaned()
+    jobs.waiting.append(looking)
+    jobs.fail(DeviceUnavailable("8:1", "no answer"))
+    assert cleaned()
+    one.clock.advance_to(one.clock.now_ms() + BACKOFF_MS)
+    jobs.run()
+    assert not cleaned()
+    while jobs.waiting or log.cleaned_to != log.segment_offsets[-1]:
+        if jobs.waiting:
+            jobs.run()
+        one.clock.advance_to(one.clock.now_ms() + 100)
+    assert one.keys(ONE) == [b"key-0", b"key-1", b"key-2"]
