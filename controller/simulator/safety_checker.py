@@ -69,7 +69,9 @@ class ByChoice:
         self._violated = violated
         self._paused_in: int | None = None
         self._moving: dict[str, frozenset[int]] = {}
-        self._going: dict[int, int] = {}
+        self._going: dict[int, tuple[int, int]] = {}
+        """Brokers that shut down, with the controller that was asked and its epoch; another controller may come to have
+        the same epoch, if an administrator lowers it."""
         self._unnotified: dict[int, str] = {}
         self._replicas: dict[str, dict[int, tuple[int, ...]]] = {}
         self._known: dict[
@@ -150,8 +152,8 @@ class ByChoice:
 
     def _written_while_going(self, node: int, event: PartitionStateWritten) -> None:
         name = f"{event.topic}-{event.partition}"
-        for going, epoch in self._going.items():
-            if epoch != event.controller_epoch:
+        for going, asked in self._going.items():
+            if asked != (node, event.controller_epoch):
                 continue
             if event.why in ELECTIONS and event.leader == going:
                 self._violated(INVARIANT, [node], f"{name}: {going} is elected ({event.why}), and is shutting down")
@@ -177,13 +179,13 @@ class ByChoice:
     def noted(self, node: int, event: Noted, epoch: int, winner: int, zookeeper: InMemoryZooKeeper) -> None:
         going = SHUTTING_DOWN.fullmatch(event.message)
         if going is not None:
-            self._going[int(going[2])] = int(going[1])
+            self._going[int(going[2])] = node, int(going[1])
             self._unnotified.pop(int(going[2]), None)
         elif node == winner and event.message.endswith(GIVEN_BACK):
             moving = [path for path, partitions in self._moving.items() if partitions]
             if moving:
                 self._violated(INVARIANT, [node], f"leaders are given back while partitions move: {sorted(moving)}")
-        elif event.message == ALL_MOVED and self._going.get(node) == epoch:
+        elif event.message == ALL_MOVED and self._going.get(node) == (winner, epoch):
             if node in self._unnotified:
                 detail = f"it was not notified that it no longer leads {self._unnotified[node]}"
                 self._violated(INVARIANT, [node, winner], f"everything was moved, and {detail}")
