@@ -197,7 +197,8 @@ def test_a_fuse_file_system_that_stops_answering_holds_up_its_own_partitions_alo
         assert found["error later"] == "KAFKA_STORAGE_ERROR"
     assert found["session kept"]
     assert found["exit status"] == 0
-    assert "does not answer, what needs it is refused: " in found["log"]
+    if kinds != ("followed",):  # a follower refuses nobody, and the broker stops before its job is overdue
+        assert "does not answer, what needs it is refused: " in found["log"]
     assert "; the next start recovers it" in found["log"]
     assert "camerlengo-hung" not in Path("/proc/mounts").read_text()
     for server in Path("/proc").glob("[0-9]*/cmdline"):
