@@ -305,7 +305,7 @@ class Broker:
                 services.directory_failed if services is not None else lambda: None,
             )
             self.data.moves.drive = self.data.produce.drive = self._drive
-            self.data.reading.drive = self.data.fetchers.drive = self._drive
+            self.data.reading.ahead.drive = self.data.fetchers.drive = self._drive
         if services is not None:
             self.replicas.of_roles.append(services.roles_taken)
             self.replicas.of_stops.append(services.stopped)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from controller.broker.records import cold_reads
-from controller.broker.records.cold_reads import ATTEMPTS
+from controller.broker.records.cold_reads import AHEAD_FROM_BYTES, AHEAD_MAX, ATTEMPTS
 from controller.broker.request_context import Job, Steps
-from controller.machine.disk import MemoryDisk, MemoryFile
+from controller.machine.disk import MemoryFile
 from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import FetchPartition, FetchPartitionData, FetchRequest, FetchResponse, FetchTopic
@@ -224,7 +224,7 @@ def test_what_follows_a_large_answer_is_read_in_meanwhile(monkeypatch: pytest.Mo
     monkeypatch.setattr(cold_reads, "AHEAD_FROM_BYTES", 1)
     ahead: list[Steps] = []
     assert broker.broker.data is not None
-    broker.broker.data.reading.drive = ahead.append
+    broker.broker.data.reading.ahead.drive = ahead.append
     assert offsets(parts(fetch(broker, 0, limit=2 * one).finish())[0]) == [0, 1]
     (steps,) = ahead
     assert missing == [(2 * one, 2 * one)]
@@ -235,8 +235,33 @@ def test_what_follows_a_large_answer_is_read_in_meanwhile(monkeypatch: pytest.Mo
     assert len(ahead) == 1  # nothing follows
 
 
-def test_what_follows_a_small_answer_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MemoryFile, "require_cached", lambda _file, _position, _length: pytest.fail("asked"))
-    assert (
-        cold_reads.read_ahead(FileRange(MemoryDisk().open("t"), 0, cold_reads.AHEAD_FROM_BYTES - 1, 0, 10_000)) is None
-    )
+class Missing:
+    """A file of which nothing is in memory."""
+
+    def require_cached(self, position: int, length: int) -> None:
+        raise NotCached(ANY_DEVICE, lambda at_least=0: None, length, f"{length} bytes at {position}")
+
+
+def test_what_follows_is_read_once_at_a_time_and_not_for_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that asks again and again, and for many partitions, takes no place in the queue from fetches."""
+    ahead, driven = cold_reads.ReadAhead(), list[Steps]()
+    ahead.drive = driven.append
+    found = FileRange(Missing(), 0, AHEAD_FROM_BYTES, 0, 10_000)  # type: ignore[arg-type]
+    for _ in range(3):
+        ahead.answered("t", 0, 5, found)
+    assert len(driven) == 1
+    for partition in range(2 * AHEAD_MAX):
+        ahead.answered("t", partition, 5, found)
+    assert len(driven) == AHEAD_MAX
+    assert [job.size_bytes for job in (next(one) for one in driven) if isinstance(job, Job)] == [0] * AHEAD_MAX
+    with pytest.raises(StopIteration):
+        driven[0].send(None)
+    ahead.answered("t", 0, 5, found)
+    assert len(driven) == AHEAD_MAX + 1
+
+
+def test_what_follows_a_small_answer_is_not_asked_for() -> None:
+    ahead, driven = cold_reads.ReadAhead(), list[Steps]()
+    ahead.drive = driven.append
+    ahead.answered("t", 0, 5, FileRange(Missing(), 0, AHEAD_FROM_BYTES - 1, 0, 10_000))  # type: ignore[arg-type]
+    assert not driven

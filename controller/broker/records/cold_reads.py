@@ -13,10 +13,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from controller.broker.request_context import Job, Steps, Yielded
+from controller.broker.request_context import Drive, Job, Steps, Yielded, finish
 from controller.storage import DeviceUnavailable, FileRange, PartitionLog
 from controller.storage.devices import NotDone
-from controller.storage.disk import NotCached
+from controller.storage.disk import Device, NotCached
 
 T = TypeVar("T")
 
@@ -26,6 +26,8 @@ COLD_BYTES = 1024 * 1024
 """Of one partition's records that are not in memory, as far as one answer has them."""
 AHEAD_FROM_BYTES = 64 * 1024
 """A smaller answer costs less than the question whether what follows it is in memory."""
+AHEAD_MAX = 64
+"""Reads ahead that a device has at once; with more readers some do without."""
 
 
 def read_in(cold: NotCached, at_least: int = 0) -> Generator[Yielded, Any, bool]:
@@ -45,22 +47,38 @@ def read_in(cold: NotCached, at_least: int = 0) -> Generator[Yielded, Any, bool]
     return True
 
 
-def read_ahead(found: FileRange) -> Steps | None:
-    """Read in what lies behind a large range that was answered, as much again: who reads a log from one end to the
-    other asks for it next, and does not wait for the device then. None: it is in memory, or there is nothing more."""
-    length = min(found.left_bytes, found.length)
-    if not length or found.length < AHEAD_FROM_BYTES:
-        return None
+class ReadAhead:
+    """Reads in, in the background, what lies behind a large answer, as much again: who reads a log from one end to the
+    other asks for it next, and does not wait for the device then.
+
+    What follows an answer is read once at a time, and for `AHEAD_MAX` answers of a device at most: whatever clients ask
+    for again and again, or at once, must not take the places of fetches in the device's queue."""
+
+    def __init__(self) -> None:
+        self.drive: Drive = finish
+        self._under_way: dict[Device, set[tuple[str, int, int]]] = {}
+
+    def answered(self, topic: str, partition: int, offset: int, found: FileRange) -> None:
+        """A fetch from this offset on was answered with this range."""
+        length = min(found.left_bytes, found.length)
+        if not length or found.length < AHEAD_FROM_BYTES:
+            return
+        try:
+            found.file.require_cached(found.position + found.length, length)
+        except NotCached as missing:
+            answer, under_way = (topic, partition, offset), self._under_way.setdefault(missing.device, set())
+            if answer not in under_way and len(under_way) < AHEAD_MAX:
+                under_way.add(answer)
+                self.drive(_read_ahead(missing, partial(under_way.discard, answer)))
+
+
+def _read_ahead(missing: NotCached, ended: Callable[[], None]) -> Steps:
     try:
-        found.file.require_cached(found.position + found.length, length)
-    except NotCached as missing:
-        return _in_background(missing)
-    return None
-
-
-def _in_background(missing: NotCached) -> Steps:
-    with suppress(OSError, DeviceUnavailable):  # the fetch that needs it finds out
-        yield Job(missing.read_in, missing.device, what=f"ahead: {missing}")  # not counted: no fetch is refused for it
+        with suppress(OSError, DeviceUnavailable):  # the fetch that needs it finds out
+            # Of no size: it counts by `AHEAD_MAX`, and holds no memory of its own.
+            yield Job(missing.read_in, missing.device, what=f"ahead: {missing}")
+    finally:
+        ended()
 
 
 def until_done(attempt: Callable[[bool], T], attempts: int = ATTEMPTS) -> Generator[Yielded, Any, T]:

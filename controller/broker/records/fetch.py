@@ -16,7 +16,7 @@ from typing import Any
 
 from controller.broker.partition import Partition, PartitionEvents, Reader
 from controller.broker.quotas.clients import Charge, ChargedFetch
-from controller.broker.records.cold_reads import ATTEMPTS, COLD_BYTES, read_ahead, read_in
+from controller.broker.records.cold_reads import ATTEMPTS, COLD_BYTES, ReadAhead, read_in
 from controller.broker.records.fetch_sessions import (
     Asked,
     FetchContext,
@@ -27,7 +27,7 @@ from controller.broker.records.fetch_sessions import (
     SessionRefused,
 )
 from controller.broker.replica_manager import ApiError, RecordAccess, ReplicationThrottle, api_error_of, local_log
-from controller.broker.request_context import SLICE, Drive, Steps, Yielded, finish, first_of
+from controller.broker.request_context import SLICE, Steps, Yielded, finish, first_of
 from controller.clock import Clock
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import (
@@ -59,7 +59,7 @@ class PartitionReader:
         self._throttle = throttle
         self._partition_events = partition_events
         self._clock = clock
-        self.drive: Drive = finish
+        self.ahead = ReadAhead()
 
     def read(
         self, ask: FetchParams, partitions: Sequence[tuple[str, FetchPartition]], before: Sequence[LogReadResult | None]
@@ -164,8 +164,8 @@ class PartitionReader:
             return cold
         except (ApiError, StorageError) as error:
             return _failed(topic, asked, error)
-        if found.left_bytes and not may_wait and (ahead := read_ahead(found)) is not None:
-            self.drive(ahead)
+        if found.left_bytes and not may_wait:
+            self.ahead.answered(topic, asked.partition, asked.fetch_offset, found)
         if ask.from_follower:
             self._throttle.sent(topic, asked.partition, found.length)
         size_bytes = found.length + found.cut_bytes
