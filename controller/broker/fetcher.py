@@ -184,7 +184,7 @@ _PASSING = frozenset(
 
 class Fetcher:
     """Replicates partitions from the leader `leader`. `number` identifies it among the fetchers that follow this leader
-    (num.replica.fetchers). Runs from `start` to `close`; no code of it runs after that."""
+    (num.replica.fetchers). Runs from `start` to `close`; a job that ends after that changes nothing."""
 
     __slots__ = (
         "_begins_jobs",
@@ -398,6 +398,8 @@ class Fetcher:
 
     def add(self, followed: FetchedPartition) -> None:
         self._queue.add(followed)
+        if followed.unflushed:
+            self._done(followed)
         if self._is_held(followed):
             self._delay(followed)
 
@@ -532,11 +534,11 @@ class Fetcher:
             yield from until_done(attempt)
         except Exception as error:  # noqa: BLE001 - as above
             failure = error
-        followed.is_busy = False
         self._busy -= 1
         if failure is None:
-            self._done(followed)
+            self._go_on_with(followed)
         else:
+            followed.is_busy = False
             self._failed(followed, failure)
         if not self._busy:
             self._wake()
@@ -547,9 +549,12 @@ class Fetcher:
         else:
             self._queue.resume(followed)
 
-    def _flush_again(self, followed: FetchedPartition) -> None:
+    def _go_on_with(self, followed: FetchedPartition) -> None:
+        """It had to wait for jobs, and may have to wait for its turn, too."""
         followed.is_busy = False
         self._done(followed)
+        if self._is_held(followed):
+            self._delay(followed)
 
     async def _jobs(self) -> None:
         """Wait a moment for jobs that the last answer has begun."""
@@ -571,7 +576,7 @@ class Fetcher:
                 if followed.unflushed:
                     followed.is_busy = True  # it is not fetched before
                     delay_ms = self._tools.settings.replica_fetch_backoff_ms
-                    self._tools.clock.call_later(delay_ms, lambda: self._flush_again(followed))
+                    self._tools.clock.call_later(delay_ms, lambda: self._go_on_with(followed))
             case BadBatches():
                 self._note("warning", f"{followed} at {followed.log.log_end_offset}: {error}; fetched again in a while")
                 self._delay(followed)
@@ -746,4 +751,6 @@ class ReplicaFetcherManager:
         except LogOffline as offline:
             self._trace.emit(Noted("error", f"{followed} is not followed: {offline}"))
             return None
+        if log.has_unflushed_records:  # the wait for a flush's job ended with an earlier leadership
+            followed.unflushed = log.log_end_offset
         return followed

@@ -418,8 +418,7 @@ class PartitionLog:
                     self._producers_added(1)
         self.log_end_offset = headers[-1].next_offset
         self._unflushed_bytes += len(data)
-        records = self.log_end_offset - self.recovery_point
-        if records >= settings.flush_messages or (
+        if self.has_unflushed_records or (
             self._unflushed_bytes >= settings.flush_bytes_per_second
             and not (self._flush_soon is not None and self._flush_soon(self))
         ):
@@ -472,6 +471,11 @@ class PartitionLog:
         """The recovery point is below `end`, and nothing is cut yet."""
 
     # Flushing
+
+    @property
+    def has_unflushed_records(self) -> bool:
+        """As many as flush.messages says, or more."""
+        return self.log_end_offset - self.recovery_point >= self.settings.flush_messages
 
     @on_disk
     def flush(self, up_to: int | None = None) -> None:
@@ -631,19 +635,13 @@ class PartitionLog:
 
     # Truncating
 
-    def lower_recovery_point(self, offset: int) -> bool:
-        """Before a truncation to `offset`. True if it must be written down now."""
-        if offset >= self.recovery_point:
-            return False
-        self.recovery_point = offset
-        return True
-
     def _keep_before_cut(self, end: int) -> None:
         """What a truncation to `end` cuts must not count as flushed any more, durably: a recovery point above the new
         end would make the next torn tail look like a loss. Where the caller must not wait, a job writes that, which
         shows that the device answers, too."""
         self._settle()
-        lowered = self.lower_recovery_point(end)
+        lowered = end < self.recovery_point
+        self.recovery_point = min(end, self.recovery_point)
         kept, self._kept = self._kept, None
         if kept is not None and kept.is_done and not lowered:
             kept.take()
@@ -653,7 +651,7 @@ class PartitionLog:
         elif lowered or kept is not None:
             self._keep_recovery_point()
 
-    def truncated_end(self, offset: int) -> int:
+    def _truncated_end(self, offset: int) -> int:
         """Where the log would end after `truncate_to(offset)`: a batch goes whole, so perhaps before `offset`."""
         if offset >= self.log_end_offset or offset <= self.segment_offsets[0]:
             return min(offset, self.log_end_offset)
@@ -680,10 +678,10 @@ class PartitionLog:
         if offset < self.segment_offsets[0]:
             self.restart_at(offset)
             return True
-        self._keep_before_cut(self.truncated_end(offset))
+        self._keep_before_cut(self._truncated_end(offset))
         with waiting(self._disk):
             self._settle_cleaning()
-            end = self.truncated_end(offset)
+            end = self._truncated_end(offset)
             self._keep_before_cut(end)  # the cleaning may have removed the batch that began there
             self._before_cut(end)
             while len(self._segments) > 1 and self._active.base_offset > end:

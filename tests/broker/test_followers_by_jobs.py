@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.storage import DeviceUnavailable, LogSettings
-from tests.broker.fetching import BACKOFF_MS, EPOCH, Follower, data
+from tests.broker.fetching import BACKOFF_MS, EPOCH, OTHER, Follower, data
 from tests.broker.test_upkeep_on_devices import Jobs
 from tests.storage.batches import batch
 
@@ -89,6 +89,35 @@ def test_a_flush_without_an_answer_is_made_again_before_the_leader_learns_of_the
     assert jobs.run().what == "flush of logs/t-0"
     assert follower.log().recovery_point == 1
     assert follower.fetched() == [(0, 1)]
+
+
+def test_a_new_leader_learns_of_a_record_after_its_flush_too() -> None:
+    """The job of the flush was waited for under the former one."""
+    follower, jobs = following(LogSettings(flush_messages=1), 1)
+    follower.answer_fetch(data(0, batches(0), high_watermark=1))
+    assert follower.log().log_end_offset == 1
+    follower.fetchers.leave(follower.partitions)
+    jobs.fail(SILENT)
+    count = follower.count
+    follower.follow(leader=OTHER, epoch=EPOCH + 1)
+    follower.later(150.0)
+    assert follower.count == count
+    assert jobs.run().what == "flush of logs/t-0"
+    assert follower.log().recovery_point == 1
+    assert follower.fetched() == [(0, 1)]
+
+
+def test_a_throttled_replica_waits_for_its_turn_after_its_job() -> None:
+    follower, jobs = following(LogSettings(segment_bytes=2 * SIZE), 1)
+    follower.throttle.rate, follower.throttle.replicas = lambda: SIZE // 20, lambda _topic: "*"
+    follower.answer_fetch(data(0, batches(0, 2), high_watermark=100))
+    follower.later(60 * BACKOFF_MS)
+    follower.answer_fetch(data(0, batches(2), high_watermark=100))
+    count = follower.count
+    jobs.run()
+    assert follower.log().log_end_offset == 3
+    follower.later(150.0)
+    assert follower.count == count
 
 
 def diverged(epochs: int = 3) -> tuple[Follower, Jobs]:

@@ -57,7 +57,7 @@ def epochs_not_truncated(patch: pytest.MonkeyPatch) -> None:
 
 
 def recovery_point_left_above_a_truncation(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PartitionLog, "lower_recovery_point", lambda *_: False)
+    patch.setattr(PartitionLog, "_keep_before_cut", lambda *_: None)
 
 
 def truncation_not_synced(patch: pytest.MonkeyPatch) -> None:
