@@ -209,11 +209,11 @@ class _Rights:
         """What each prefix and all that it begins with say."""
 
     def add(self, pattern: ResourcePattern, bits: int) -> None:
-        by_name = self._by_name(pattern)
+        by_name = self._changing(pattern)
         by_name[pattern.name] = by_name.get(pattern.name, 0) | bits
 
     def remove(self, pattern: ResourcePattern) -> None:
-        self._by_name(pattern).pop(pattern.name, None)
+        self._changing(pattern).pop(pattern.name, None)
 
     def of(self, name: str) -> int:
         literal = self.literal
@@ -224,7 +224,8 @@ class _Rights:
                 found |= self._of_prefixes[at]
         return found
 
-    def _by_name(self, pattern: ResourcePattern) -> dict[str, int]:
+    def _changing(self, pattern: ResourcePattern) -> dict[str, int]:
+        """What is to be changed with an ACL of the pattern; prefixes are sorted again afterwards."""
         if pattern.pattern_type is not PatternType.PREFIXED:
             return self.literal
         self._prefixes = None
@@ -244,9 +245,6 @@ class _TypeIndex:
 
     def __init__(self) -> None:
         self._rights: dict[Principal, dict[str, _Rights]] = {}
-        self._prefixed: set[str] = set()
-        self._prefixes: _Prefixes | None = None
-        """Of all principals; None: they have changed."""
 
     def replace(self, pattern: ResourcePattern, before: Iterable[AclEntry], after: Iterable[AclEntry]) -> None:
         for entry in before:
@@ -258,15 +256,10 @@ class _TypeIndex:
                     del by_host[entry.host]
                     if not by_host:
                         del self._rights[entry.principal]
-        if pattern.pattern_type is PatternType.PREFIXED:
-            self._prefixed.discard(pattern.name)
-            self._prefixes = None
         for entry in after:
             says = _ALLOWS if entry.permission is AclPermission.ALLOW else _DENIES
             by_host = self._rights.setdefault(entry.principal, {})
             by_host.setdefault(entry.host, _Rights()).add(pattern, says[entry.operation])
-            if pattern.pattern_type is PatternType.PREFIXED:
-                self._prefixed.add(pattern.name)
 
     def of_name(self, client: Requester, name: str) -> int:
         """What the ACLs that are about the client say of the resource, as bits."""
@@ -288,12 +281,6 @@ class _TypeIndex:
                     yield from (ResourcePattern(resource_type, name) for name in rights.literal)
                     yield from (ResourcePattern(resource_type, name, PatternType.PREFIXED) for name in rights.prefixed)
 
-    def has_prefix_of(self, name: str) -> bool:
-        """Return True if an ACL, of whomever, is about names with a prefix of this one."""
-        if self._prefixes is None:
-            self._prefixes = _Prefixes(self._prefixed)
-        return self._prefixes.longest(name) >= 0
-
 
 class AclRules:
     """All ACLs of a cluster, by pattern, and what follows from them. `super_users` may do everything.
@@ -308,6 +295,8 @@ class AclRules:
         self._types: dict[ResourceType, _TypeIndex] = {}
         self._some: dict[tuple[Requester, AclOperation, ResourceType], bool] = {}
         """Decisions of `allows_some`, until an ACL changes: each looks at all ACLs of the client."""
+        self._prefixes: dict[ResourceType, _Prefixes] = {}
+        """Those that there are ACLs for, of whomever, until one changes."""
 
     def __iter__(self) -> Iterator[Acl]:
         """All ACLs, in the order of their patterns."""
@@ -330,7 +319,7 @@ class AclRules:
         if found:
             self._entries[pattern] = found
         self._types.setdefault(pattern.resource_type, _TypeIndex()).replace(pattern, before, found)
-        self._some.clear()
+        self._forget()
 
     def replace_all(self, entries: Mapping[ResourcePattern, Iterable[AclEntry]]) -> None:
         """Set all ACLs; from then on they are known."""
@@ -339,7 +328,11 @@ class AclRules:
         self._types = {}
         for pattern, found in self._entries.items():
             self._types.setdefault(pattern.resource_type, _TypeIndex()).replace(pattern, (), found)
+        self._forget()
+
+    def _forget(self) -> None:
         self._some.clear()
+        self._prefixes.clear()
 
     # -- decisions
 
@@ -355,9 +348,14 @@ class AclRules:
         return self._allow_if_none and not self._has_acls(resource_type, name)
 
     def _has_acls(self, resource_type: ResourceType, name: str) -> bool:
-        index = self._types.get(resource_type)
-        literal = (ResourcePattern(resource_type, name), ResourcePattern(resource_type, WILDCARD))
-        return any(one in self._entries for one in literal) or (index is not None and index.has_prefix_of(name))
+        if any(ResourcePattern(resource_type, one) in self._entries for one in (name, WILDCARD)):
+            return True
+        prefixes = self._prefixes.get(resource_type)
+        if prefixes is None:
+            kind = resource_type, PatternType.PREFIXED
+            found = (one.name for one in self._entries if (one.resource_type, one.pattern_type) == kind)
+            prefixes = self._prefixes[resource_type] = _Prefixes(found)
+        return prefixes.longest(name) >= 0
 
     def may_decide_for(self, client: Requester) -> bool:
         """Return False before the ACLs were read for the first time, except for super users."""
