@@ -199,8 +199,8 @@ def moving_of(topic: TopicAssignment) -> frozenset[int]:
 
 
 def _led_by(zookeeper: InMemoryZooKeeper, node: int) -> list[str]:
-    """What it leads that others hold too, of topics that stay. A replica that is being added may have come since the
-    controller's answer."""
+    """What it leads that others hold too, of topics that stay. A replica that is being added, and is not in sync, may
+    have come since the controller's answer."""
     found = []
     for name in zookeeper.children(paths.BROKER_TOPICS) or ():
         row = zookeeper.row(paths.topic(name))
@@ -209,10 +209,12 @@ def _led_by(zookeeper: InMemoryZooKeeper, node: int) -> list[str]:
         topic = decode_topic_assignment(row.path, row.data)
         for partition, replicas in topic.partitions.items():
             state = zookeeper.row(paths.partition_state(name, partition))
-            if len(replicas) - len(topic.adding.get(partition, ())) < 2 or state is None:
+            if len(replicas) < 2 or state is None:
                 continue
             known = decode_partition_state(state.path, state.data)
-            if known.leader == node and state_fault(known) is None:  # a state that makes no sense is not moved
+            coming = set(topic.adding.get(partition, ())).difference(known.isr)
+            others = set(replicas) - coming - {node}
+            if others and known.leader == node and state_fault(known) is None:  # a state without sense is not moved
                 found.append(f"{name}-{partition}")
     return found
 
