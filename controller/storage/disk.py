@@ -290,6 +290,15 @@ class Disk(Protocol):
         """Raises AlreadyLocked if another process has it."""
 
 
+def sync_file(disk: Disk, path: str) -> None:
+    """`File.sync` of a file that is not open."""
+    file = disk.open(path)
+    try:
+        file.sync()
+    finally:
+        file.close()
+
+
 @contextmanager
 def waiting(disk: Disk) -> Iterator[None]:
     """What is done within waits for the disk even if `no_wait` is set: it must not stop midway."""

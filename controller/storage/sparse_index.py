@@ -11,7 +11,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 
-from controller.storage.disk import Disk
+from controller.storage.disk import Disk, sync_file
 
 OFFSET_ENTRY = struct.Struct(">ii")
 """The last offset of a batch, relative to the segment's base, and the batch's position."""
@@ -122,11 +122,7 @@ class SparseIndex:
 
     def sync(self) -> None:
         """What `save` wrote is on the disk when it returns."""
-        file = self._disk.open(self._path)
-        try:
-            file.sync()
-        finally:
-            file.close()
+        sync_file(self._disk, self._path)
 
     def unload(self) -> None:
         """Saves, and forgets what can be loaded again."""

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from controller.storage.batches import HEADER_BYTES, BatchHeader, Bytes, Record, decode_records, encode_batch
-from controller.storage.disk import Disk
+from controller.storage.disk import Disk, sync_file
 from controller.storage.errors import CorruptBatch
 
 TXN_INDEX_SUFFIX = ".txnindex"
@@ -172,13 +172,8 @@ class TransactionIndex:
         self._saved = len(data)
 
     def sync(self) -> None:
-        if not self._data:
-            return
-        file = self._disk.open(self._path)
-        try:
-            file.sync()
-        finally:
-            file.close()
+        if self._data:
+            sync_file(self._disk, self._path)
 
     def unload(self) -> None:
         self.save()
