@@ -134,7 +134,7 @@ def files_of_a_brokers_death() -> set[str]:
 
 
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
-    "lines of the packages and benchmarks": (lines, 121_200),
+    "lines of the packages and benchmarks": (lines, 121_300),
     "files of the packages and benchmarks": (files, 461),
     "lines of the packages": (lambda: lines(PACKAGES), 108_700),
     "files of the packages": (lambda: files(PACKAGES), 423),

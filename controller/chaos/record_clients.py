@@ -5,6 +5,7 @@ Each has a thread of its own. A client that ends early reports its error, becaus
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -279,6 +280,8 @@ DELIVERY_TIMEOUT_MS = 60_000
 """Longer than any failover: a record that a client gives up is of unknown fate, and proves nothing."""
 
 REQUEST_TIMEOUT_MS = 5_000
+STATISTICS_MS = 200
+"""How often librdkafka says in which epoch a producer is."""
 _PRODUCER_POLL_S = 0.002
 
 CLIENT_CONFIG: dict[str, Any] = {
@@ -296,14 +299,15 @@ def producer_config(connect: Connect, workload: RecordWorkload) -> dict[str, Any
         **connect,
         "acks": workload.acks,
         "enable.idempotence": workload.idempotent,
-        # With more, a batch that overtakes one that was refused makes librdkafka begin a new epoch in all partitions,
-        # and send again in it what another partition has written (its issue 4953).
+        # A batch that overtakes one that was refused makes librdkafka begin a new epoch in all partitions, and send
+        # again in it what another partition has written (its issue 4953). With more than one in flight that is common.
         "max.in.flight.requests.per.connection": 1 if workload.idempotent else workload.in_flight,
         "message.timeout.ms": DELIVERY_TIMEOUT_MS,
         "request.timeout.ms": REQUEST_TIMEOUT_MS,
         "retry.backoff.ms": 50,
         "retry.backoff.max.ms": 200,
         "linger.ms": 2,
+        "statistics.interval.ms": STATISTICS_MS if workload.idempotent else 0,
         # All that can be due while nothing is acknowledged.
         "queue.buffering.max.messages": 1_000_000,
         "queue.buffering.max.kbytes": 2_000_000,
@@ -334,7 +338,9 @@ class ProducingClient:
         self._workload = workload
         self._partitions = partitions
         self._now_ms = now_ms
-        self._producer: Any = Producer(producer_config(connect, workload))
+        self._producer: Any = Producer(producer_config(connect, workload) | {"stats_cb": self._take_statistics})
+        self._statistics = 0
+        """How many were taken."""
         self._stopped = threading.Event()
         self._abandoned = threading.Event()
         self._thread = ClientThread(self._run, f"producer {number}")
@@ -368,6 +374,15 @@ class ProducingClient:
             self._poll(_PRODUCER_POLL_S)
         while self.log.open and not self._abandoned.is_set():
             self._poll(0.1)
+        taken = self._statistics
+        while self._workload.idempotent and self._statistics == taken and not self._abandoned.is_set():
+            self._poll(0.1)
+
+    def _take_statistics(self, statistics: str) -> None:
+        self._statistics += 1
+        if self._workload.idempotent:
+            said = json.loads(statistics)["eos"]  # epoch_cnt counts producer ids
+            self.log.renewed = said["epoch_cnt"] > 1 or said["producer_epoch"] > 0
 
     def _poll(self, timeout_s: float) -> None:
         from confluent_kafka import KafkaException

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,15 +36,17 @@ class _Message:
 
 
 class ScriptedProducer:
-    """Answers each record when it is polled, with the next of `errors` (None: delivered)."""
+    """Answers each record when it is polled, with the next of `errors` (None: delivered), and tells its epochs."""
 
     errors: tuple[int | None, ...] = (None,)
     offset: int | None = 7
     refuses = False
     fatal = False
     breaks = False
+    eos: Mapping[str, int] = {"epoch_cnt": 1, "producer_epoch": 0}
 
     def __init__(self, config: dict[str, Any]) -> None:
+        self._tell: Callable[[str], None] = config["stats_cb"]
         self._waiting: list[Callable[[Any, Any], None]] = []
         self._answered = 0
 
@@ -59,6 +62,7 @@ class ScriptedProducer:
             code = self.errors[self._answered % len(self.errors)]
             self._answered += 1
             answer(None if code is None else KafkaError(code), _Message(self.offset))
+        self._tell(json.dumps({"eos": self.eos}))
         if self.fatal and waiting:
             raise KafkaException(KafkaError(KafkaError._FATAL))
         if self.breaks and waiting:
@@ -113,6 +117,14 @@ def test_what_never_came_into_the_queue_has_failed(monkeypatch: pytest.MonkeyPat
 def test_with_acks_of_0_nothing_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = RecordWorkload(producers=1, acks=ACKS_NONE, idempotent=False)
     assert set(produced(monkeypatch, workload).log.outcome) == {INDETERMINATE}
+
+
+@pytest.mark.parametrize(("producer_ids", "epoch", "renewed"), [(1, 0, False), (1, 1, True), (2, 0, True)])
+def test_a_producer_that_goes_on_in_another_epoch_says_so(
+    monkeypatch: pytest.MonkeyPatch, producer_ids: int, epoch: int, renewed: bool
+) -> None:
+    eos = {"epoch_cnt": producer_ids, "producer_epoch": epoch}
+    assert produced(monkeypatch, RecordWorkload(producers=1), eos=eos).log.renewed is renewed
 
 
 def test_a_fatal_error_ends_a_producer_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,16 +161,17 @@ def nonmonotonic_send(evidence: RecordEvidence) -> Finding:
 
 
 def duplicate(evidence: RecordEvidence) -> Finding:
-    """Under idempotence a record is in its partition once. Unless its producer gave a record up: it then goes on in a
-    new epoch, and may send again in that what the old one had written."""
+    """Under idempotence a record is in its partition once. Unless its producer goes on in a new epoch, as it does when
+    it gives a record up: it may send again in that what the old one had written, and no broker can know it."""
     repeated = delivery_audit.repeated(evidence.audit)
     if len(repeated) and evidence.workload.idempotent:
         sends, reads = evidence.history.sends, evidence.history.reads
-        gave_up = np.unique(sends.producer[(sends.outcome != ACKNOWLEDGED) & (sends.transaction == NO_TRANSACTION)])
-        wrong = repeated[~np.isin(reads.producer[repeated], gave_up)]
+        gave_up = sends.producer[(sends.outcome != ACKNOWLEDGED) & (sends.transaction == NO_TRANSACTION)]
+        anew = np.union1d(gave_up, np.array(evidence.history.renewed, np.int64))
+        wrong = repeated[~np.isin(reads.producer[repeated], anew)]
         if len(wrong):
             return _of_reads(evidence, wrong, "records that are there already")
-        return Finding(None, f"{len(repeated)} records more than once, of producers that had given others up")
+        return Finding(None, f"{len(repeated)} records more than once, of producers that went on in a new epoch")
     promised = "" if evidence.workload.idempotent else " (the producers are not idempotent)"
     return _settled(evidence, f"{len(repeated)} records more than once{promised}")
 

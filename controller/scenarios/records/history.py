@@ -122,7 +122,8 @@ class FinalRead:
 class History:
     """`finals` by partition; empty if the run never came to its final read. `errors[0]` is "". `troubles`: why
     clients gave up before they were asked to, in words. `group`: of a consumer group, if there is one. `transactions`:
-    of transactional producers, if there are some."""
+    of transactional producers, if there are some. `renewed`: idempotent producers whose client went on in another
+    epoch."""
 
     partitions: tuple[PartitionName, ...]
     sends: Sends
@@ -132,6 +133,7 @@ class History:
     troubles: tuple[str, ...] = ()
     group: GroupHistory | None = None
     transactions: TransactionalHistory | None = None
+    renewed: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.finals and len(self.finals) != len(self.partitions):
@@ -151,6 +153,8 @@ class SendLog:
         self.transactions = None if transactional_id is None else ClientTransactions(producer, transactional_id)
         self.open = 0
         """Operations that have not ended."""
+        self.renewed = False
+        """See `History`."""
         self.key, self.partition, self.offset = array("q"), array("q"), array("q")
         self.outcome, self.error, self.transaction = array("b"), array("q"), array("q")
         self.sent_at_ms, self.ended_at_ms = array("d"), array("d")
@@ -286,6 +290,7 @@ def history_of(
         )
         if transactions
         else None,
+        tuple(log.producer for log in sends if log.renewed),
     )
 
 
@@ -320,7 +325,7 @@ def same(one: History, other: History) -> bool:
     """Equal in every column (NaN is NaN)."""
     tables = ((one.sends, other.sends), (one.reads, other.reads))
     words = [
-        (each.partitions, each.finals, each.errors, each.troubles, repr(each.group), _transactions(each))
+        (each.partitions, each.finals, each.errors, each.troubles, repr(each.group), _transactions(each), each.renewed)
         for each in (one, other)
     ]
     return words[0] == words[1] and all(

@@ -33,6 +33,7 @@ def write_history(history: History, folder: Path) -> None:
         "troubles": list(history.troubles),
         "group": None if history.group is None else msgspec.to_builtins(history.group),
         "transactions": None if history.transactions is None else to_lists(history.transactions),
+        "renewed": list(history.renewed),
     }
     for name, columns in ((SENDS, history.sends), (READS, history.reads)):
         parquet.write_table(_table(columns, about), folder / name)
@@ -63,6 +64,7 @@ def read_history(folder: Path) -> History:
         tuple(about["troubles"]),
         msgspec.convert(about.get("group"), GroupHistory | None),
         None if about.get("transactions") is None else from_lists(about["transactions"]),
+        tuple(about.get("renewed", ())),
     )
 
 

@@ -216,6 +216,15 @@ def test_a_producer_that_gave_a_record_up_may_repeat_others() -> None:
     assert RECORD_CHECKS["duplicate"](evidence(story)).held is None
 
 
+def test_a_producer_that_went_on_in_another_epoch_may_repeat_records() -> None:
+    story = sound()
+    written_twice(story)
+    repeating = story.logs[0][-1][0]
+    for producer in (1 - repeating, repeating):
+        story.sends[producer].renewed = True
+        assert RECORD_CHECKS["duplicate"](evidence(story)).held is (None if producer == repeating else False)
+
+
 def test_a_record_that_was_given_up_may_come_late() -> None:
     """A request whose answer was not waited for may be written after what was sent next."""
     story = sound()

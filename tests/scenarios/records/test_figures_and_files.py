@@ -187,6 +187,7 @@ def test_a_history_survives_its_files(tmp_path: Path) -> None:
     story.send(0, 0, INDETERMINATE)
     story.sends[1].ended(story.sends[1].sent(1, 1, 7.0), FAILED, 8.0, error="too large")
     story.troubles.append("gave up")
+    story.sends[1].renewed = True
     story.reached[1] = Reached.PART
     history = story.history()
     write_history(history, tmp_path)
