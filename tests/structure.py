@@ -136,7 +136,7 @@ def files_of_a_brokers_death() -> set[str]:
 FIGURES: Mapping[str, tuple[Callable[[], float], float]] = {
     "lines of the packages and benchmarks": (lines, 121_300),
     "files of the packages and benchmarks": (files, 461),
-    "lines of the packages": (lambda: lines(PACKAGES), 108_700),
+    "lines of the packages": (lambda: lines(PACKAGES), 108_800),
     "files of the packages": (lambda: files(PACKAGES), 423),
     "public classes that share a name": (lambda: len(shared_class_names()), 1),
     "lines of the packages with replaced words": (lines_with_replaced_words, 0),

@@ -85,6 +85,9 @@ class NamedPartitions:
         self._look()
         return self._going
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._look()
+
     def among(self, held: Mapping[Key, T]) -> list[T]:
         """What is held of them: found by whichever is the shorter way, in its order."""
         keys = self._look()

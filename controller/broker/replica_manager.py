@@ -105,14 +105,14 @@ def stray_replicas(
     kept: Collection[str] | None,
 ) -> list[Partition]:
     """Return the replicas here that should not exist: a later leader epoch's assignment, or that of a topic under
-    deletion, does not name this broker, or the topic was deleted.
+    deletion, does not name this broker, or the topic was deleted, and perhaps another created that has its name.
 
     This happens when the reassignment or deletion could not be sent to this broker, whose session had expired while its
     process was still running. `metadata` already includes what was `named` in this request. If `kept` is None, nothing
     is known of other partitions; otherwise no other partitions exist, except those of the `kept` topics.
     """
     found = []
-    topics, going = metadata.topics, named.going
+    topics, topic_ids, going = metadata.topics, metadata.topic_ids, named.going
     for partition in named.among(partitions) if kept is None else list(partitions.values()):
         if not partition.fetching and partition.role is Role.NONE:
             continue
@@ -124,7 +124,14 @@ def stray_replicas(
                 found.append(partition)
         elif state.leader_epoch > partition.leader_epoch and broker not in state.replicas:
             found.append(partition)
+        elif key in named and are_different(partition.topic_id, topic_ids.get(topic, NO_TOPIC_ID)):
+            found.append(partition)  # leader epochs of two topics tell nothing
     return found
+
+
+def are_different(one: bytes, other: bytes) -> bool:
+    """Whether these are known to be ids of two topics."""
+    return NO_TOPIC_ID not in (one, other) and one != other
 
 
 def is_of_deleted_topic(
@@ -139,8 +146,7 @@ def is_of_deleted_topic(
         return partition.role is Role.NONE and state.is_new and was_used
     return (
         partition.role is Role.NONE
-        and NO_TOPIC_ID not in (partition.topic_id, topic.topic_id)
-        and partition.topic_id != topic.topic_id
+        and are_different(partition.topic_id, topic.topic_id)
         and bool(metadata.brokers)
         and metadata.topic_ids.get(topic.topic_name) in (None, topic.topic_id)
     )

@@ -87,6 +87,20 @@ def test_a_topic_on_its_way_out_is_left_by_who_is_none_of_its_replicas(replicas:
     assert broker.log().log_end_offset == 0
 
 
+@pytest.mark.parametrize("replicas", [(2, 3), (1, 2)])
+def test_s55_a_topic_of_the_same_name_takes_the_role_also_in_an_earlier_leader_epoch(replicas: tuple[int, ...]) -> None:
+    """Reassigned away, deleted and created again before anybody could tell this broker (the swarm's seed 61539)."""
+    broker = Holder()
+    broker.begin_leading((1, 2))
+    request = told(0, replicas)
+    (topic,) = request.topic_states
+    broker.ask(ApiKey.UPDATE_METADATA, replace(request, topic_states=(replace(topic, topic_id=NEXT_TOPIC_ID),)))
+    assert broker.partition().role is Role.NONE
+    assert broker.log().log_end_offset == 0
+    assert broker.lead((1, 2), leader=2, leader_epoch=1, topic_id=NEXT_TOPIC_ID) == [ErrorCode.NONE]
+    assert (broker.partition().role, broker.log().topic_id) == (Role.FOLLOWER, NEXT_TOPIC_ID)
+
+
 def test_one_that_comes_back_takes_its_role_again() -> None:
     broker = Holder()
     broker.begin_leading((1,))
