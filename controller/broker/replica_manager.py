@@ -52,6 +52,7 @@ from controller.protocol.control import (
     StopReplicaPartitionState,
     StopReplicaRequest,
     StopReplicaResponse,
+    UpdateMetadataPartitionState,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
@@ -122,16 +123,22 @@ def stray_replicas(
             unnamed = kept is not None and topic not in kept
             if unnamed or (key in going and broker not in going[key]):
                 found.append(partition)
-        elif state.leader_epoch > partition.leader_epoch and broker not in state.replicas:
-            found.append(partition)
-        elif key in named and are_different(partition.topic_id, topic_ids.get(topic, NO_TOPIC_ID)):
-            found.append(partition)  # leader epochs of two topics tell nothing
+        else:
+            went_elsewhere = state.leader_epoch > partition.leader_epoch and broker not in state.replicas
+            topic_id = topic_ids.get(topic, NO_TOPIC_ID)
+            if went_elsewhere or (key in named and _is_another_topics(state, topic_id, partition, kept is not None)):
+                found.append(partition)
     return found
 
 
-def are_different(one: bytes, other: bytes) -> bool:
-    """Whether these are known to be ids of two topics."""
-    return NO_TOPIC_ID not in (one, other) and one != other
+def _is_another_topics(
+    state: UpdateMetadataPartitionState, topic_id: bytes, partition: Partition, is_complete: bool
+) -> bool:
+    """Leader epochs of two topics can't be compared. Without ids, metadata that has all partitions shows it:
+    in one topic it has no earlier epoch than a LeaderAndIsr before it."""
+    if NO_TOPIC_ID in (topic_id, partition.topic_id):
+        return is_complete and state.leader_epoch < partition.leader_epoch
+    return topic_id != partition.topic_id
 
 
 def is_of_deleted_topic(
@@ -146,7 +153,8 @@ def is_of_deleted_topic(
         return partition.role is Role.NONE and state.is_new and was_used
     return (
         partition.role is Role.NONE
-        and are_different(partition.topic_id, topic.topic_id)
+        and NO_TOPIC_ID not in (partition.topic_id, topic.topic_id)
+        and partition.topic_id != topic.topic_id
         and bool(metadata.brokers)
         and metadata.topic_ids.get(topic.topic_name) in (None, topic.topic_id)
     )
