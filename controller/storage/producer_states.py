@@ -434,9 +434,11 @@ def _marker_at(segment: Segment, position: int, header: BatchHeader) -> Marker |
 
 
 def _look_back(states: ProducerStates, segments: Sequence[Segment], offset: int) -> None:
-    if len(states) and segments and segments[-1].base_offset < offset:
-        headers = (header for _, header in segments[-1].headers_from(offset - LOOK_BACK))
-        with suppress(CorruptLog):  # what a snapshot covers is not checked at a start
+    if len(states):
+        first = offset - LOOK_BACK
+        those = [segment for segment in segments if segment.base_offset < offset and segment.next_offset > first]
+        headers = (header for segment in those for _, header in segment.headers_from(first))
+        with suppress(CorruptLog, OSError):  # what a snapshot covers is not checked at a start
             states.look_back(takewhile(lambda header: header.base_offset < offset, headers))
 
 
@@ -449,7 +451,7 @@ def restore(
     unsound_from: int | None = None,
 ) -> ProducerStates:
     """The states at the log's end: from the newest of the `snapshots` that can be read, and the batches after it.
-    Of the last batches before it, which a snapshot does not keep, those in the last segment are known, too: a producer
+    Of the last batches before it, which a snapshot does not keep, those of the last records are known, too: a producer
     that sends them again after a restart gets their offsets. Kafka refuses them as out of order.
     Those that are beyond the end, or can't be read, are removed. `unsound_from`: of segments that begin there or later
     the transaction index is made again, which takes a snapshot that is not later."""

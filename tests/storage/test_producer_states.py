@@ -60,16 +60,18 @@ def test_a_follower_and_a_restart_keep_the_bound_too() -> None:
     assert len(again.producers) == 5
 
 
-def test_all_batches_in_flight_are_known_after_a_restart() -> None:
+@pytest.mark.parametrize("segment_batches", [1, 3, 100])
+def test_all_batches_in_flight_are_known_after_a_restart(segment_batches: int) -> None:
     """A snapshot keeps the last of each producer alone; a producer may send five again."""
     disk = MemoryDisk()
-    directory = LogDirectory(disk, "/d", lambda _: LogSettings(), Clock())
+    settings = LogSettings(segment_bytes=segment_batches * len(batch(producer=(1, 0, 0))))
+    directory = LogDirectory(disk, "/d", lambda _: settings, Clock())
     log = directory.create(KEY)
     for sequence in range(7):
         log.append_as_leader(batch(producer=(1, 0, sequence)), 0)
         log.append_as_leader(batch(producer=(2, 1, sequence)), 0)
     directory.close()
-    again = LogDirectory(disk, "/d", lambda _: LogSettings(), Clock()).logs[KEY]
+    again = LogDirectory(disk, "/d", lambda _: settings, Clock()).logs[KEY]
     for sequence in range(2, 7):
         appended = again.append_as_leader(batch(producer=(1, 0, sequence)), 0)
         assert (appended.duplicate, appended.base_offset) == (True, 2 * sequence)
