@@ -337,13 +337,16 @@ def metadata_response(
 ) -> Generator[None, Any, MetadataResponse]:
     """Make a Metadata response, in slices. `listener` is the one that the request arrived on; brokers without it are
     left out. With `rows` the response is for the encoder alone: partitions that were encoded before are reused. A topic
-    that is named several times is answered once, as in Kafka: the cluster's size bounds the answer."""
+    that is named several times is answered once, as in Kafka: the cluster's size bounds the answer.
+
+    While no broker is known, no topic is answered, not even as unknown: clients ask again then. For topics without
+    brokers librdkafka (2.10 to 2.16) gives up every broker that it knows, and asks none any more."""
     answer = _Answer(snapshot, version, listener, request.include_topic_authorized_operations, rows)
     named = None if request.topics is None else dict[MetadataRequestTopic, None]()
     topics: list[MetadataResponseTopic] = []
     done = 0  # topics and partitions since the last yield
     asked: Iterable[str | MetadataRequestTopic] = snapshot.topics if request.topics is None else request.topics
-    for one in asked:
+    for one in asked if snapshot.brokers else ():
         if isinstance(one, str):
             topics.append(answer.topic(one, snapshot.topics[one]))
         elif named is not None and one not in named:

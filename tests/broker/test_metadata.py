@@ -34,8 +34,10 @@ def under_test() -> BrokerUnderTest:
     return broker
 
 
-def test_a_broker_that_was_told_nothing_names_nobody() -> None:
-    assert told(BrokerUnderTest()) == MetadataResponse((), (), "a-cluster", -1)
+@pytest.mark.parametrize("asked", [ALL, asking("t")], ids=["all topics", "one"])
+def test_a_broker_that_was_told_nothing_names_nobody_and_no_topic(asked: MetadataRequest) -> None:
+    """librdkafka asks again. For a topic without any broker it gives up all brokers that it knows."""
+    assert told(BrokerUnderTest(), asked) == MetadataResponse((), (), "a-cluster", -1)
 
 
 def test_a_broker_that_is_yet_to_hear_of_partitions_names_nobody() -> None:

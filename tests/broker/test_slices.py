@@ -118,6 +118,12 @@ def names(count: int) -> tuple[MetadataRequestTopic, ...]:
     return tuple(MetadataRequestTopic(f"n{number}") for number in range(count))
 
 
+def informed(under_test: BrokerUnderTest) -> Broker:
+    """It knows the live brokers, and no topic."""
+    under_test.ask(ApiKey.UPDATE_METADATA, harness.metadata())
+    return under_test.broker
+
+
 LARGE: list[tuple[ApiKey, int, RequestValue]] = [
     (ApiKey.METADATA, 8, MetadataRequest(names(MANY))),
     (ApiKey.METADATA, 9, MetadataRequest(names(MANY))),
@@ -156,7 +162,7 @@ LARGE: list[tuple[ApiKey, int, RequestValue]] = [
 
 @pytest.mark.parametrize(("key", "version", "value"), LARGE, ids=lambda one: getattr(one, "name", ""))
 def test_a_large_request_is_answered_in_short_slices(key: ApiKey, version: int, value: RequestValue) -> None:
-    sliced = Sliced(DataBroker().broker, key, version, value)
+    sliced = Sliced(informed(DataBroker()), key, version, value)
     assert len(sliced.answers) == 1
     assert sliced.answers[0] is not None
     decode_response(key, version, sliced.answers[0])
@@ -167,10 +173,10 @@ def test_a_large_request_is_answered_in_short_slices(key: ApiKey, version: int, 
 
 def test_an_answer_in_slices_is_the_one_that_is_made_at_once() -> None:
     value = MetadataRequest((*names(5_000), *names(10)))
-    sliced = Sliced(BrokerUnderTest().broker, ApiKey.METADATA, 8, value)
+    sliced = Sliced(informed(BrokerUnderTest()), ApiKey.METADATA, 8, value)
     at_once: list[bytes | None] = []
     frame = encode_request(header(ApiKey.METADATA, 8), value)
-    BrokerUnderTest().broker.receive(frame, lambda parts: at_once.append(frame_of(parts)))
+    informed(BrokerUnderTest()).receive(frame, lambda parts: at_once.append(frame_of(parts)))
     assert sliced.answers == at_once
     assert at_once[0] is not None
     answered = decode_response(ApiKey.METADATA, 8, at_once[0])[1]
