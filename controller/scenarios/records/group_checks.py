@@ -210,9 +210,9 @@ def group_at_rest(log: GroupLog, live: Sequence[int], ends: Sequence[int], parti
 def group_behind(log: GroupLog, ends: Sequence[int], partitions: Partitions) -> str:
     """What the group has not committed of what was acknowledged, up to `ends`; "" if nothing."""
     behind = [
-        f"{_name(partitions, place)} is committed to {log.acknowledged_offset(place)}, acknowledged to {end}"
+        f"{_name(partitions, place)} is committed to {log.committed_offset(place)}, acknowledged to {end}"
         for place, end in enumerate(ends)
-        if end and log.acknowledged_offset(place) < end
+        if end and log.committed_offset(place) < end
     ]
     return "; ".join(behind[:3])
 

@@ -142,12 +142,12 @@ class GroupLog:
         """The assignments that were not given up."""
         return [one for one in self._assignments if one.reader not in self._until_ms]
 
-    def acknowledged_offset(self, partition: int) -> int:
-        """The highest offset whose commit was acknowledged."""
-        return max(
-            (one.offset for one in self._commits if one.partition == partition and one.acknowledged),
-            default=NOTHING_COMMITTED,
-        )
+    def committed_offset(self, partition: int) -> int:
+        """The highest offset whose commit was acknowledged, or that was read as committed: a member may end before it
+        has the answer to its last commit."""
+        commits = [one.offset for one in self._commits if one.partition == partition and one.acknowledged]
+        reads = [one.offset for one in self._reads if one.partition == partition]
+        return max((*commits, *reads), default=NOTHING_COMMITTED)
 
     def history(
         self,

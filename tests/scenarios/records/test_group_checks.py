@@ -9,6 +9,7 @@ import pytest
 
 from controller.scenarios.records.checks import GROUP_RECORD_CHECKS, check_records
 from controller.scenarios.records.delivery_audit import DeliveryAudit
+from controller.scenarios.records.group_checks import group_behind
 from controller.scenarios.records.group_history import GroupLog, MemberAssignment
 from controller.scenarios.records.history import History, ReadLog
 from tests.scenarios.records.histories import Story, evidence, sound
@@ -181,3 +182,13 @@ def test_a_former_member_is_refused_if_it_is_static(static: bool) -> None:
     group.live = []
     group.commit(1, 2, 0, 10, 430.0)
     assert ("old-generations-refused" in group.found()) == static
+
+
+def test_what_is_read_as_committed_was_committed_also_if_its_commit_had_no_answer() -> None:
+    """A member died before it had the answer (the swarm's seed 68187)."""
+    log = GroupLog()
+    log.committed(log.committing(0, "a", 1, 0, 3, 0.0), 1.0)
+    log.committing(0, "a", 1, 0, 5, 2.0)
+    assert "committed to 3, acknowledged to 5" in group_behind(log, [5], [("t", 0)])
+    log.read(1, 0, 5, 3.0, 4.0)
+    assert group_behind(log, [5], [("t", 0)]) == ""
