@@ -118,6 +118,8 @@ def _registered(checker: LivenessChecker) -> Iterator[Unmet]:
         process = checker.process(node)
         if process is None or not process.alive:
             yield Unmet("converged", (node,), "its process does not run")
+        elif process.stopping:
+            yield Unmet("converged", (node,), "it was asked to shut down before the calm, and has not ended")
         elif registered.get(node, 0) == 0 or registered[node] != process.connection.session():
             yield Unmet("converged", (node,), "it is not registered in its session")
     for node in registered:
