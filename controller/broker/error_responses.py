@@ -52,7 +52,6 @@ from controller.protocol.client import (
     FindCoordinatorResponse,
     MetadataRequest,
     MetadataResponse,
-    MetadataResponseTopic,
 )
 from controller.protocol.control import (
     AllocateProducerIdsRequest,
@@ -190,8 +189,7 @@ def refusal(request: RequestValue, error: ErrorCode, message: str | None = None)
         case ApiVersionsRequest():
             return ApiVersionsResponse(error, ())
         case MetadataRequest():
-            names = [topic for topic in request.topics or () if topic.name is not None]
-            return MetadataResponse((), tuple(MetadataResponseTopic(error, topic.name or "", ()) for topic in names))
+            return MetadataResponse((), ())  # see `metadata_response`: no topics without brokers
         case CreateTopicsRequest():
             return CreateTopicsResponse(
                 tuple(CreatableTopicResult(topic.name, error, message) for topic in request.topics)

@@ -172,7 +172,9 @@ class Routes:
         leaders, is_latest = list(self.leaders), True
         answer = decode_response_body(ApiKey.METADATA, _METADATA_VERSION, body)
         assert isinstance(answer, MetadataResponse)
-        assert answer.brokers or not answer.topics, "librdkafka loses all brokers by topics without any"
+        assert answer.brokers or not answer.topics, (
+            "topics without brokers, by which librdkafka gives up all of its own"
+        )
         live = [broker.node_id for broker in answer.brokers if broker.node_id in self._brokers]
         for topic in answer.topics:
             for partition in topic.partitions:

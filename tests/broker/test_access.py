@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from controller.broker.metadata import NOTHING_KNOWN, MetadataCache
 from controller.broker.security.acl_store import ACL_APIS
 from controller.broker.security.acls import AclOperation, AclPermission, PatternType, ResourceType
 from controller.broker.security.principal import Requester, parse_principal
@@ -310,6 +311,16 @@ def test_before_the_acls_are_read_super_users_alone_are_answered(node: DataNode)
     assert answer.frames == [None]
     assert ask(node, ADMIN, ApiKey.FETCH, value).responses[0].partitions[0].error_code == 0
     assert not any("Denied" in line for line in node.trace.notes("info"))
+
+
+def test_a_topic_that_may_not_be_described_is_not_answered_while_no_broker_is_known(
+    monkeypatch: pytest.MonkeyPatch, node: DataNode
+) -> None:
+    """As in `test_metadata`: librdkafka gives up its brokers for an answer with topics alone."""
+    monkeypatch.setattr(MetadataCache, "for_clients", property(lambda _: NOTHING_KNOWN))
+    named = client.MetadataRequest((client.MetadataRequestTopic("t"),))
+    answer = ask(node, EVE, ApiKey.METADATA, named)
+    assert (answer.brokers, answer.topics) == ((), ())
 
 
 def test_metadata_of_all_topics_are_of_those_that_may_be_described() -> None:

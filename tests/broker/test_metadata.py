@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from controller.broker.error_responses import refusal
 from controller.broker.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, metadata_response
 from controller.protocol.client import NO_AUTHORIZED_OPERATIONS, MetadataRequest, MetadataRequestTopic, MetadataResponse
 from controller.protocol.codec import ApiKey
@@ -38,6 +39,10 @@ def under_test() -> BrokerUnderTest:
 def test_a_broker_that_was_told_nothing_names_nobody_and_no_topic(asked: MetadataRequest) -> None:
     """librdkafka asks again. For a topic without any broker it gives up all brokers that it knows."""
     assert told(BrokerUnderTest(), asked) == MetadataResponse((), (), "a-cluster", -1)
+
+
+def test_a_request_that_is_refused_as_a_whole_is_answered_without_topics() -> None:
+    assert refusal(asking("t"), ErrorCode.UNKNOWN_SERVER_ERROR) == MetadataResponse((), ())
 
 
 def test_a_broker_that_is_yet_to_hear_of_partitions_names_nobody() -> None:

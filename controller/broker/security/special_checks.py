@@ -146,7 +146,8 @@ def _named_topics(asked: CheckedRequest) -> None:
 
 
 def _with_topics(value: Any, added: tuple[MetadataResponseTopic, ...]) -> MetadataResponse:
-    return replace(value, topics=(*value.topics, *added))  # type: ignore[no-any-return]
+    """See `metadata_response`: no topics without brokers."""
+    return replace(value, topics=(*value.topics, *added)) if value.brokers else value  # type: ignore[no-any-return]
 
 
 def _names_by_id(request: Any) -> bool:
