@@ -52,7 +52,6 @@ from controller.protocol.control import (
     StopReplicaPartitionState,
     StopReplicaRequest,
     StopReplicaResponse,
-    UpdateMetadataPartitionState,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
@@ -124,21 +123,18 @@ def stray_replicas(
             if unnamed or (key in going and broker not in going[key]):
                 found.append(partition)
         else:
-            went_elsewhere = state.leader_epoch > partition.leader_epoch and broker not in state.replicas
-            topic_id = topic_ids.get(topic, NO_TOPIC_ID)
-            if went_elsewhere or (key in named and _is_another_topics(state, topic_id, partition, kept is not None)):
+            # A complete request has an earlier leader epoch only of another topic of this name.
+            is_later = state.leader_epoch > partition.leader_epoch
+            is_earlier = state.leader_epoch < partition.leader_epoch and kept is not None and key in named
+            is_another = key in named and _differ(partition.topic_id, topic_ids.get(topic, NO_TOPIC_ID))
+            if is_another or ((is_later or is_earlier) and broker not in state.replicas):
                 found.append(partition)
     return found
 
 
-def _is_another_topics(
-    state: UpdateMetadataPartitionState, topic_id: bytes, partition: Partition, is_complete: bool
-) -> bool:
-    """Leader epochs of two topics can't be compared. Without ids, metadata that has all partitions shows it:
-    in one topic it has no earlier epoch than a LeaderAndIsr before it."""
-    if NO_TOPIC_ID in (topic_id, partition.topic_id):
-        return is_complete and state.leader_epoch < partition.leader_epoch
-    return topic_id != partition.topic_id
+def _differ(topic_id: bytes, other: bytes) -> bool:
+    """Whether these are known to be the ids of two topics."""
+    return topic_id != other and NO_TOPIC_ID not in (topic_id, other)
 
 
 def is_of_deleted_topic(
@@ -153,8 +149,7 @@ def is_of_deleted_topic(
         return partition.role is Role.NONE and state.is_new and was_used
     return (
         partition.role is Role.NONE
-        and NO_TOPIC_ID not in (partition.topic_id, topic.topic_id)
-        and partition.topic_id != topic.topic_id
+        and _differ(partition.topic_id, topic.topic_id)
         and bool(metadata.brokers)
         and metadata.topic_ids.get(topic.topic_name) in (None, topic.topic_id)
     )
