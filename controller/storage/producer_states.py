@@ -434,12 +434,14 @@ def _marker_at(segment: Segment, position: int, header: BatchHeader) -> Marker |
 
 
 def _look_back(states: ProducerStates, segments: Sequence[Segment], offset: int) -> None:
-    if len(states):
-        first = offset - LOOK_BACK
-        those = [segment for segment in segments if segment.base_offset < offset and segment.next_offset > first]
+    if len(states) and segments:
+        first, disk = offset - LOOK_BACK, segments[-1].disk  # a start does not depend on another tier's disk
+        those = [one for one in segments if one.base_offset < offset and one.next_offset > first and one.disk is disk]
         headers = (header for segment in those for _, header in segment.headers_from(first))
-        with suppress(CorruptLog, OSError):  # what a snapshot covers is not checked at a start
+        with suppress(CorruptLog):  # what a snapshot covers is not checked at a start
             states.look_back(takewhile(lambda header: header.base_offset < offset, headers))
+        for sealed in those[:-1]:
+            sealed.unload()
 
 
 def restore(
