@@ -379,10 +379,10 @@ class ProducingClient:
             self._poll(0.1)
 
     def _take_statistics(self, statistics: str) -> None:
+        """An idempotent producer's. `epoch_cnt` counts its producer ids."""
         self._statistics += 1
-        if self._workload.idempotent:
-            said = json.loads(statistics)["eos"]  # epoch_cnt counts producer ids
-            self.log.renewed = said["epoch_cnt"] > 1 or said["producer_epoch"] > 0
+        eos = json.loads(statistics)["eos"]
+        self.log.renewed = eos["epoch_cnt"] > 1 or eos["producer_epoch"] > 0
 
     def _poll(self, timeout_s: float) -> None:
         from confluent_kafka import KafkaException

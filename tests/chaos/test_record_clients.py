@@ -46,7 +46,7 @@ class ScriptedProducer:
     eos: Mapping[str, int] = {"epoch_cnt": 1, "producer_epoch": 0}
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self._tell: Callable[[str], None] = config["stats_cb"]
+        self._tell: Callable[[str], None] = config["stats_cb"] if config["statistics.interval.ms"] else lambda _: None
         self._waiting: list[Callable[[Any, Any], None]] = []
         self._answered = 0
 
