@@ -437,6 +437,7 @@ class IsrManager:
         self._failures = 0
         self._again: Timer | None = None
         self._asked = NO_CONTROLLER
+        replicas.of_stops.append(self._stopped)
         if partition_events is not None:
             self._follow(partition_events)
 
@@ -449,10 +450,23 @@ class IsrManager:
         return self._slots.get((topic, index))
 
     def roles_changed(self, request: LeaderAndIsrRequest) -> None:
-        """The partitions that the request names are what they are now; a newer leader epoch empties their slots."""
+        """The partitions that the request names are what they are now; a newer leader epoch empties their slots.
+
+        A proposal that the controller did not know better than after all, such as one for a partition that it could
+        not read for a while, is sent again.
+        """
         for topic in request.topic_states:
             for state in topic.partition_states:
-                self._watch((topic.topic_name, state.partition_index))
+                key = topic.topic_name, state.partition_index
+                self._watch(key)
+                slot = self._slots.get(key)
+                if slot is not None and slot.rejected_by is not None:
+                    self._slots[key] = msgspec.structs.replace(slot, rejected_by=None)
+
+    def _stopped(self, partitions: Sequence[Partition]) -> None:
+        """Their slots are emptied: a partition that is led again may be so in the same leader epoch."""
+        for partition in partitions:
+            self._watch(partition.key)
 
     def _watch(self, key: Key) -> None:
         self._seen.pop(key, None)

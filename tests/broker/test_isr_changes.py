@@ -23,10 +23,11 @@ from controller.protocol.control import (
     StopReplicaRequest,
     StopReplicaTopicState,
     UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
 )
 from controller.protocol.errors import ErrorCode
 from tests.broker.harness import BROKER, BROKER_EPOCH, TOPIC_ID
-from tests.broker.leading import CONTROLLER, VERSION, Leader, decoded, done, refused
+from tests.broker.leading import CONTROLLER, VERSION, Leader, decoded, done, live, refused
 
 
 def asking(isr: Sequence[int] = (1,)) -> Leader:
@@ -183,6 +184,28 @@ def test_a_controller_that_knows_better_is_not_asked_again_before_it_says_what(e
     leader.lead((1,), leader_epoch=5)
     leader.hear((1,), leader_epoch=5)
     assert len(leader.asked()) == 2
+
+
+def test_a_controller_that_names_the_partition_again_is_asked_again() -> None:
+    """It had left it out, since it could not read its state, and then could: nothing is newer than what is known."""
+    leader = asking()
+    leader.answer(refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    leader.lead((1,))
+    leader.hear((1,))
+    assert leader.wanted() == [{0: (1, 2, 3)}] * 2
+
+
+def test_a_partition_that_is_led_again_in_the_same_leader_epoch_has_a_new_slot() -> None:
+    """It was no replica of this broker for a while, and its state was written meanwhile."""
+    leader = asking()
+    leader.answer(refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    nothing = UpdateMetadataRequest(CONTROLLER, 1, (), live(1, 2, 3), BROKER_EPOCH, complete_but=())
+    leader.ask(ApiKey.UPDATE_METADATA, nothing)
+    leader.lead((1,), version=9)
+    leader.hear((1,), version=9)
+    assert leader.wanted() == [{0: (1, 2, 3)}] * 2
+    ((_, request),) = leader.asked()[1:]
+    assert request.topics[0].partitions[0].current_isr_version == 9
 
 
 def test_another_controller_is_asked_what_one_knew_better() -> None:
