@@ -108,6 +108,23 @@ def recorded(chosen: Any) -> dict[int, list[Request]]:
     return by_broker
 
 
+def recorded_failover() -> dict[int, list[Request]]:
+    """What each broker got in the recorded failover, with its three batches as one: of a partition's states the last.
+
+    Kafka sends what the term found, then the ISRs without dead replicas, then the elected leaders.
+    """
+    return {broker: _in_one_batch(requests) for broker, requests in recorded(FAILOVER).items()}
+
+
+def _in_one_batch(requests: list[Request]) -> list[Request]:
+    first, *others = requests
+    together: dict[str, Request] = {}
+    for api, sender, named, states in others:
+        _, _, named_before, states_before = together.get(api, (api, sender, (), {}))
+        together[api] = (api, sender, tuple(sorted({*named_before, *named})), {**states_before, **states})
+    return [first, *together.values()]
+
+
 def recorded_states(chosen: Any) -> dict[tuple[str, int], tuple[bytes, Any]]:
     """Topic id and state of each partition that these UpdateMetadata or LeaderAndIsr requests name."""
     return {

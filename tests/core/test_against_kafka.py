@@ -42,6 +42,7 @@ from tests.kafka_recording import (
     before_the_reassignment,
     before_the_shutdown,
     recorded,
+    recorded_failover,
     recorded_states,
     response_of,
     seen,
@@ -104,14 +105,15 @@ def before_the_failover() -> dict[tuple[str, int], tuple[bytes, Any]]:
     }
 
 
-def test_a_failover_sends_what_kafka_sent() -> None:
+def test_a_failover_sends_in_one_batch_what_kafka_sent_in_three() -> None:
     cluster = Cluster()
     epochs(cluster, 1)
     put_states(cluster, before_the_failover())
     cluster.register(2)
     host = cluster.host(3)
     failed_over = len(host.sent)
-    assert ours(cluster, host, 0) == recorded(FAILOVER)
+    assert {len(requests) for requests in recorded(FAILOVER).values()} == {7}
+    assert ours(cluster, host, 0) == recorded_failover()
     cluster.until(lambda: len(host.sent) > failed_over)
     cluster.settle()
     assert ours(cluster, host, failed_over) == recorded(PREFERRED_ELECTION), "what goes back by itself"

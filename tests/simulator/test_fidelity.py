@@ -2,7 +2,7 @@
 
 A recorded cluster's steps, taken by simulated brokers with the controller among them: nothing here stands in for any
 of them. Compared are the frames that each broker received, field by field; ids, hosts, ports and broker epochs are
-this cluster's own.
+this cluster's own, and the batches of a failover are one (`recorded_failover`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from controller.protocol.control import (
 from tests.kafka_recording import (
     ALTER_ISRS,
     DEATH_OF_2,
-    FAILOVER,
     FIRST_BROKERS,
     MORE_PARTITIONS,
     NEW_TOPICS,
@@ -48,6 +47,7 @@ from tests.kafka_recording import (
     deletion_requests,
     deletion_writes,
     recorded,
+    recorded_failover,
     recorded_states,
     value_of,
     writes_of,
@@ -120,7 +120,7 @@ def departures(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     cluster.process(1).kill()
     cluster.until(lambda: cluster.controller == 3)
     cluster.settle()
-    assert cluster.told_since(mark) == recorded(FAILOVER)
+    assert cluster.told_since(mark) == recorded_failover()
     both_shut_down(cluster)
     cluster.check()
 

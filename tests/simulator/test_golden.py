@@ -25,8 +25,8 @@ SHOWN = {
         "ELECTED, controller epoch 2",
         "refuses LeaderAndIsr: controller 3 has epoch 1, the latest seen is 2",
         "** resume 3",
-        "refuses UpdateMetadata: controller 3 has epoch 1, the latest seen is 2",
         "RESIGNS epoch 1",
+        "refuses UpdateMetadata: controller 3 has epoch 1, the latest seen is 2",
     ),
     "s03-controller-deleted": ("** delete-controller", "ELECTED, controller epoch 2", "RESIGNS epoch 1"),
     "s04-events-of-a-term-that-is-over": (

@@ -7,6 +7,9 @@ Watches are set before the watched znodes are read. UpdateMetadata is sent befor
 sent leaders whose address they don't know (KAFKA-4443). Replicas on dead brokers are removed from their ISRs here too
 (KAFKA-3096), before leaders are elected: the state of a dead leader's partition is written twice. The same is done
 with replicas on brokers that bounced before this term began (`broker_bounces`).
+
+Kafka notifies the brokers three times: of the states that it found, of ISRs without dead replicas, and of elected
+leaders. Here one batch follows the last of these writes, so that each broker handles each partition once.
 """
 
 from __future__ import annotations
@@ -149,11 +152,13 @@ async def fail_over(term: Term) -> PhaseTimes:
             batch.name_all_topics()
         batch.send()
         phase.items = loaded.brokers
+    batch = RequestBatch(term)
     with phases.phase("replica machine") as phase:
         bounced = broker_bounces.demote_bounced(term, loaded.mzxids)
-        phase.items = await _start_replica_machine(term, bounced, partitions_follow=partitions_follow)
+        if partitions_follow:
+            batch.name_all_topics()
+        phase.items = await _start_replica_machine(term, bounced, batch)
     with phases.phase("partition machine") as phase:
-        batch = RequestBatch(term)
         phase.items = len(await state_changes.elect_offline_and_new(term, batch))
         batch.send()
         await broker_bounces.readmit_bounced(term, bounced)
@@ -181,8 +186,8 @@ def _refuse_lowered_epoch(term: Term) -> None:
         raise EpochTooLow(term.epoch, highest)
 
 
-async def _start_replica_machine(term: Term, bounced: broker_bounces.Bounced, *, partitions_follow: bool) -> int:
-    """Send live replicas their partitions' states and remove dead ones from their ISRs; return the number of replicas.
+async def _start_replica_machine(term: Term, bounced: broker_bounces.Bounced, batch: RequestBatch) -> int:
+    """Notify live replicas of their partitions' states and remove dead ones from their ISRs; return the number of all.
 
     Replicas of partitions whose leader is in `bounced` are notified once a leader has been elected anew.
     """
@@ -197,16 +202,10 @@ async def _start_replica_machine(term: Term, bounced: broker_bounces.Bounced, *,
     context.move_all_replicas(offline, ReplicaState.New)
     context.move_all_replicas(offline, ReplicaState.Offline)
     context.move_all_replicas(offline, ReplicaState.DeletionIneligible)
-    batch = RequestBatch(term)
     state_changes.bring_replicas_online(term, bounced.led(online), batch)
     if len(bounced.leaderless):
         batch.update_metadata(bounced.leaderless)
-    if partitions_follow:
-        batch.name_all_topics()
-    batch.send()
-    batch = RequestBatch(term)
     await state_changes.take_replicas_offline(term, offline, batch, bounced.leaderless)
-    batch.send()
     return len(online) + len(offline)
 
 
