@@ -26,8 +26,8 @@ from controller.protocol.control import (
     UpdateMetadataRequest,
 )
 from controller.protocol.errors import ErrorCode
-from tests.broker.harness import BROKER, BROKER_EPOCH, TOPIC_ID
-from tests.broker.leading import CONTROLLER, VERSION, Leader, decoded, done, live, refused
+from tests.broker.harness import BROKER, BROKER_EPOCH, TOPIC_ID, live
+from tests.broker.leading import CONTROLLER, VERSION, Leader, decoded, done, refused
 
 
 def asking(isr: Sequence[int] = (1,)) -> Leader:
