@@ -611,6 +611,11 @@ async def take_replicas_offline(
     known = table.zk_version[rows] != NO_STATE
     rows, leaving = rows[known], leaving[known]
     changed = await shrink(term, rows, leaving)
+    # Of those whose leader the assignment does not name, such as a reassignment that was replaced by another leaves.
+    led_by_none = (table.leader[rows] == NO_BROKER) & (table.partition_state[rows] == PartitionState.Online)
+    if led_by_none.any():
+        move_partitions(term, rows[led_by_none], PartitionState.Offline)
+        await bring_partitions_online(term, rows[led_by_none], batch)
     others = table.assignment[rows]
     others_mask = live_mask(others, term.context.broker_ids) & ~is_member(others, leaving)
     notified = (table.zk_version[rows] != NO_STATE) & ~term.context.deleting(rows)
@@ -663,17 +668,20 @@ async def shrink(term: Term, rows: Rows, leaving: Int32s, *, every_leader: bool 
 def _shrunk(term: Term, rows: Rows, leaving: Int32s, every_leader: bool) -> tuple[NewStates, Bools]:
     """Return the states of the rows that change, and which of `rows` they are (bool).
 
-    Members that the assignment does not name are removed too, so that the last remaining one can be elected.
+    Members that the assignment does not name are removed too, so that the last remaining one can be elected. A leader
+    that it does not name stays, with its ISR, where no other member would.
     """
     table = term.context.partitions
     isr, leader = table.isr[rows], table.leader[rows]
+    led_by_leaving = is_member(leader[:, None], leaving)[:, 0]
     assigned = np.where(is_member(isr, table.assignment[rows]), isr, NO_BROKER).astype(np.int32)
     kept = np.where(is_member(assigned, leaving), NO_BROKER, assigned).astype(np.int32)
-    for fallback in (assigned, isr):
+    stays = (leader != NO_BROKER) & ~led_by_leaving & ~is_member(leader[:, None], assigned)[:, 0]
+    for fallback in (np.where(stays[:, None], isr, assigned), isr):
         emptied = (kept == NO_BROKER).all(axis=1)
         kept[emptied] = fallback[emptied]
-    led_by_leaving = is_member(leader[:, None], leaving)[:, 0]
-    new_leader = np.where(led_by_leaving, NO_BROKER, leader).astype(np.int32)
+    led = is_member(leader[:, None], kept)[:, 0] & ~led_by_leaving
+    new_leader = np.where(led, leader, NO_BROKER).astype(np.int32)
     writing = led_by_leaving | (kept != isr).any(axis=1) | (every_leader & (leader != NO_BROKER))
     packed = np.take_along_axis(kept, np.argsort(kept == NO_BROKER, axis=1, kind="stable"), axis=1)
     states = NewStates(

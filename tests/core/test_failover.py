@@ -124,6 +124,28 @@ def test_s38_a_dead_follower_leaves_the_isr_at_start_up_and_a_dead_leader_is_bum
     cluster.check()
 
 
+@pytest.mark.parametrize(
+    ("registered", "isr", "expected"),
+    [
+        ((2, 3), (3, 2), (2, 6, (2,), 2)),
+        ((2, 3), (3,), (3, 4, (3,), 0)),
+        ((3,), (3, 2), (3, 4, (3, 2), 0)),
+    ],
+    ids=["another of the ISR", "none in the ISR", "none alive"],
+)
+def test_a_leader_outside_the_assignment_leaves_the_isr_for_another_member(
+    registered: tuple[int, ...], isr: tuple[int, ...], expected: tuple[int, int, tuple[int, ...], int]
+) -> None:
+    """Of an older controller, or of a state that an administrator restored after a reassignment. Replica 4 is dead."""
+    cluster = Cluster()
+    cluster.register(*registered)
+    cluster.topic("t", {0: (2, 4)})
+    cluster.state("t", 0, 3, isr, 4)
+    cluster.host(1)
+    assert cluster.states() == {"t-0": expected}
+    cluster.check()
+
+
 def test_broker_0_is_a_broker() -> None:
     cluster = Cluster()
     cluster.register(2)
