@@ -612,10 +612,11 @@ async def take_replicas_offline(
     rows, leaving = rows[known], leaving[known]
     changed = await shrink(term, rows, leaving)
     # Of those whose leader the assignment does not name, such as a reassignment that was replaced by another leaves.
-    led_by_none = (table.leader[rows] == NO_BROKER) & (table.partition_state[rows] == PartitionState.Online)
-    if led_by_none.any():
-        move_partitions(term, rows[led_by_none], PartitionState.Offline)
-        await bring_partitions_online(term, rows[led_by_none], batch)
+    online = (table.partition_state[rows] == PartitionState.Online) & (table.zk_version[rows] != NO_STATE)
+    led_by_none = rows[online & (table.leader[rows] == NO_BROKER)]
+    if len(led_by_none):
+        move_partitions(term, led_by_none, PartitionState.Offline)
+        await bring_partitions_online(term, led_by_none, batch)
     others = table.assignment[rows]
     others_mask = live_mask(others, term.context.broker_ids) & ~is_member(others, leaving)
     notified = (table.zk_version[rows] != NO_STATE) & ~term.context.deleting(rows)
