@@ -364,7 +364,7 @@ async def elect(
         if obstacle is not None:
             await _give_up_own(zookeeper, controller, session)
             raise ElectionBlocked(obstacle)
-        if controller is not None and not _is_owned_by(controller, session):
+        if controller is not None and not _is_owned_by(controller.stat, session):
             return Lost(_controller_id(controller), controller.stat.ephemeral_owner, created)
         if epoch is None:
             highest = await _highest_known(zookeeper, sight, known)
@@ -385,7 +385,9 @@ async def elect(
             unsettled = attempt
             continue
         _refuse_another_session(zookeeper, session)
-        raised = results[-1]
+        claimed, raised = results[0], results[-1]
+        if isinstance(claimed, Stat) and not _is_owned_by(claimed, session):
+            continue  # of the same version, and put in the place of this session's own by hand: it is in the way
         assert isinstance(raised, Stat)
         assert raised.version == attempt.epoch_zk_version, (raised, attempt)
         return Won(attempt.leadership(), attempt.takes_over, corrected)
@@ -440,7 +442,7 @@ def _refuse_another_session(zookeeper: ZooKeeperClient, session: int) -> None:
 async def _give_up_own(zookeeper: ZooKeeperClient, controller: Znode | None, session: int) -> None:
     """Deletes /controller where it is this session's own: its broker does not lead, and must not be taken for the
     controller. Another answer than success leaves it to the next look."""
-    if controller is None or not _is_owned_by(controller, session):
+    if controller is None or not _is_owned_by(controller.stat, session):
         return
     try:
         await zookeeper.commit_election([Delete(controller.path, controller.stat.version)])
@@ -557,15 +559,15 @@ def _is_won(attempt: _Attempt, broker_id: int, controller: Znode | None, epoch: 
     return (
         controller is not None
         and epoch is not None
-        and _is_owned_by(controller, attempt.session)
+        and _is_owned_by(controller.stat, attempt.session)
         and named_in(controller) == broker_id
         and epoch.stat.version == attempt.epoch_zk_version
         and epoch_in(epoch) == attempt.epoch
     )
 
 
-def _is_owned_by(controller: Znode, session: int) -> bool:
-    return controller.stat.ephemeral_owner == session
+def _is_owned_by(controller: Stat, session: int) -> bool:
+    return controller.ephemeral_owner == session
 
 
 def _controller_id(controller: Znode) -> int:

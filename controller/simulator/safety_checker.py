@@ -444,7 +444,9 @@ class SafetyChecker(Recorder):
             if epoch <= self._epoch and not self._edited:
                 self.violated("one-writer-an-epoch", [node], f"controller epoch {epoch} after {self._epoch}")
             row = self._zookeeper.row(paths.CONTROLLER)
-            if row is None or row.stat.ephemeral_owner != session:
+            # One without an owner was made by hand. A broker whose own it replaced can't see that before it
+            # writes, since it has the same version; it does not lead then.
+            if row is None or row.stat.ephemeral_owner not in (session, 0):
                 self.violated("one-writer-an-epoch", [node], f"epoch {epoch} raised without owning /controller")
         elif epoch < self._epoch:
             self.violated("one-writer-an-epoch", [node], f"controller epoch {epoch} created after {self._epoch}")

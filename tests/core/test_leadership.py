@@ -231,6 +231,28 @@ def outcome_with_fault_at(step: int, fault: Fault, prepared: bool) -> tuple[Clus
         return cluster, one, gone
 
 
+def test_a_persistent_controller_in_the_place_of_its_own_is_no_victory_at_any_point() -> None:
+    """It has the version that its own had, so that no write of the election fails by it."""
+    ends = []
+    for step in range(20):
+        cluster = Cluster()
+        one, administrator = Contender(cluster, 1), Contender(cluster, 2)
+        one.term()
+        standing = one.stand()
+        for _ in range(step):
+            cluster.clock.step()
+        edited = administrator.client.commit_election([Delete(CONTROLLER, ANY_VERSION), Create(CONTROLLER, b"")])
+        try:
+            outcome: ElectionOutcome | None = cluster.wait(standing)
+        except ElectionBlocked:
+            outcome = None
+        ends.append(outcome is not None)
+        assert not edited.done or outcome is None, "won before, or not at all"
+        cluster.wait(edited)
+    assert ends == sorted(ends), "late edits find a controller that is elected"
+    assert {*ends} == {False, True}
+
+
 @pytest.mark.parametrize("prepared", [False, True])
 def test_a_connection_broken_at_any_point_costs_no_term_and_no_epoch(prepared: bool) -> None:
     ran = 0
