@@ -436,7 +436,7 @@ class SafetyChecker(Recorder):
     def _epoch_written(self, session: int, operation: SetData | Create) -> None:
         """(1) Epochs only increase, whatever an administrator wrote meanwhile, and who raises one owns /controller."""
         epoch = decode_controller_epoch(operation.path, operation.data)
-        node = self._node_of(session)
+        node, winner = self._node_of(session), session
         if isinstance(operation, SetData):
             assert self._zookeeper is not None
             # A broker that knows of no earlier term can't tell that the epoch was lowered by hand. The fence goes by
@@ -444,13 +444,15 @@ class SafetyChecker(Recorder):
             if epoch <= self._epoch and not self._edited:
                 self.violated("one-writer-an-epoch", [node], f"controller epoch {epoch} after {self._epoch}")
             row = self._zookeeper.row(paths.CONTROLLER)
-            # One without an owner was made by hand. A broker whose own it replaced can't see that before it
-            # writes, since it has the same version; it does not lead then.
-            if row is None or row.stat.ephemeral_owner not in (session, 0):
+            if row is not None and row.stat.ephemeral_owner == 0:
+                # Made by hand. A broker whose own it replaced can't see that before it writes, since it has the same
+                # version: it raised the epoch, and may not lead in it.
+                winner = 0
+            elif row is None or row.stat.ephemeral_owner != session:
                 self.violated("one-writer-an-epoch", [node], f"epoch {epoch} raised without owning /controller")
         elif epoch < self._epoch:
             self.violated("one-writer-an-epoch", [node], f"controller epoch {epoch} created after {self._epoch}")
-        self._epoch, self._winner, self._edited = epoch, session, False
+        self._epoch, self._winner, self._edited = epoch, winner, False
 
     def _state_written(self, session: int, operation: SetData | Create) -> None:
         """(1) By the session that won the present epoch, under that epoch; (2) sound in itself and after the last."""
