@@ -138,8 +138,7 @@ def test_a_design_that_runs_out_of_memory_ends_with_a_row_that_says_so(design: s
     last = one.samples[-1]
     assert (one.design, one.end, one.late_ms, one.held) == (design, OUT_OF_MEMORY, None, False)
     assert 30 < last.mb < 41, "MB: the limit"
-    # As many MB, and what the process had to spare; fewer where a purge is under way, which gives memory back later.
-    assert 0 < last.outstanding + last.retained < 80
+    assert 20 < last.outstanding + last.retained < 80, "MB: the limit, and what the process had to spare"
     assert f"{last.outstanding} outstanding, {last.retained} completed but held" in ending(one)
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY, "this process has no limit"
 
