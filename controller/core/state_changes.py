@@ -611,7 +611,7 @@ async def take_replicas_offline(
     known = table.zk_version[rows] != NO_STATE
     rows, leaving = rows[known], leaving[known]
     changed = await shrink(term, rows, leaving)
-    # Of those whose leader the assignment does not name, such as a reassignment that was replaced by another leaves.
+    # A leader that the assignment does not name, as after a reassignment was replaced by another, has left the ISR too.
     online = (table.partition_state[rows] == PartitionState.Online) & (table.zk_version[rows] != NO_STATE)
     led_by_none = rows[online & (table.leader[rows] == NO_BROKER)]
     if len(led_by_none):
