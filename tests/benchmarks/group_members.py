@@ -51,6 +51,7 @@ SESSION_MS, REBALANCE_MS = 30_000, 60_000
 SUBSCRIPTION = b"\x00\x01\x00\x00\x00\x01\x00\x05bench\xff\xff\xff\xff\x00\x00\x00\x00"
 ASSIGNMENT = b"\x00\x00\x00\x00\x00\x01\x00\x05bench\x00\x00\x00\x01\x00\x00\x00\x00\xff\xff\xff\xff"
 RETRY_S = 0.05
+READ_BYTES = 16 * 1024
 START_LIMIT_S = 120.0
 AT_ONCE = 100
 """Connections that are opened at the same time."""
@@ -64,31 +65,49 @@ T = TypeVar("T", bound=ResponseValue)
 V = TypeVar("V")
 
 
-class MemberConnection:
-    """One request at a time."""
+class MemberConnection(asyncio.BufferedProtocol):
+    """One request at a time. Reads have a small buffer of their own: asyncio's streams allocate and free 256 KiB for
+    each, and in the process of a cluster the brokers wait meanwhile."""
 
     def __init__(self, client: str) -> None:
         self._client = client
-        self._number = 0
-        self._writer: asyncio.StreamWriter | None = None
+        self._transport: asyncio.Transport | None = None
+        self._part = bytearray(READ_BYTES)
+        self._received = b""
 
     async def open(self, at: Address) -> None:
-        self._reader, writer = await asyncio.open_connection(*at)
-        self._writer = writer
-        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._transport, _ = await asyncio.get_running_loop().create_connection(lambda: self, *at)
+        self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     async def ask(self, key: ApiKey, version: int, request: RequestValue, kind: type[T]) -> T:
-        assert self._writer is not None
-        self._number += 1
-        self._writer.write(framed(encode_request(RequestHeader(key, version, self._number, self._client), request)))
-        size = int.from_bytes(await self._reader.readexactly(SIZE_BYTES), "big")
-        response = decode_response(key, version, await self._reader.readexactly(size))[1]
+        assert self._transport is not None
+        self._transport.write(framed(encode_request(RequestHeader(key, version, 1, self._client), request)))
+        answer = await self._answers.get()
+        if answer is None:
+            raise ConnectionResetError(f"{key.name}: the broker closed the connection")
+        response = decode_response(key, version, answer)[1]
         assert isinstance(response, kind)
         return response
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._answers: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: the connection is closed
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._part
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._received += self._part[:nbytes]
+        size = SIZE_BYTES + int.from_bytes(self._received[:SIZE_BYTES], "big")
+        if len(self._received) >= size:
+            self._answers.put_nowait(self._received[SIZE_BYTES:size])
+            self._received = b""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._answers.put_nowait(None)
+
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        if self._transport is not None:
+            self._transport.close()
 
 
 class BenchMember:
