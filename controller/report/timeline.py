@@ -213,10 +213,6 @@ class Timeline:
     client: tuple[ClientSpan, ...]
     standstills: tuple[HostStall, ...] = ()
 
-    def offline_at(self, at_ms: float) -> int:
-        """How many partitions were offline at a moment."""
-        return next((point.offline for point in reversed(self.offline) if point.at_ms <= at_ms), 0)
-
 
 _IDS = "/brokers/ids/"
 

@@ -62,7 +62,6 @@ PER_SOURCE = 20_000
 """Connections from one loopback address, of about 28,000 ephemeral ports."""
 OTHER_DESCRIPTORS = 200
 """Of a client process or a broker, besides connections."""
-PAUSE_S = 0.02
 SETTLE_S = 2.0
 
 FETCH_BYTES, CONNECTION_BYTES = 2_000, 4_000

@@ -210,12 +210,6 @@ def vanished(audit: DeliveryAudit) -> Ints:
     return rows[gone]
 
 
-def unconfirmed(audit: DeliveryAudit) -> Ints:
-    """Reads of consumers at offsets that the final read did not come to."""
-    rows, at = _earlier_reads(audit)
-    return rows[(at < 0) & ~audit.complete[audit.history.reads.partition[rows]]]
-
-
 def beyond_high_watermark(audit: DeliveryAudit) -> Ints:
     """Return the reads, by any reader, at or after the high watermark of the same response."""
     reads = audit.history.reads

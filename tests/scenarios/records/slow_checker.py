@@ -109,16 +109,6 @@ class Slow:
                 found.add(row)
         return found
 
-    def unconfirmed(self) -> set[int]:
-        reads = self.history.reads
-        return {
-            row
-            for row in range(len(reads))
-            if reads.reader[row] != FINAL
-            and int(reads.offset[row]) not in self.final[int(reads.partition[row])]
-            and not self.complete[int(reads.partition[row])]
-        }
-
     def beyond_high_watermark(self) -> set[int]:
         reads = self.history.reads
         return {row for row in range(len(reads)) if 0 <= reads.high_watermark[row] <= reads.offset[row]}
@@ -143,7 +133,6 @@ RULES = (
     "repeated",
     "unexplained",
     "vanished",
-    "unconfirmed",
     "beyond_high_watermark",
     "after_a_gap",
 )
