@@ -231,6 +231,9 @@ this broker has not heard of must stay below it."""
 MOST_BY_DELETIONS = 500_000
 """Deletions that count for the epoch of a /controller_epoch that is created anew; each is worth `EPOCH_STEP`."""
 
+MOST_REMADE = 100
+"""See `_remade`."""
+
 VERSIONS, MOST_VERSIONS = 100, 8_000
 """Versions of a /controller_epoch that is created anew; so many writes are below ZooKeeper's default jute.maxbuffer."""
 
@@ -374,7 +377,7 @@ async def elect(
             continue
         last, wrong = await _last_epoch(zookeeper, sight, epoch, known)
         corrected = wrong or created
-        attempt = _attempt(session, broker_id, clock.wall_ms(), controller, epoch, last + 1, at)
+        attempt = _attempt(session, broker_id, clock.wall_ms(), sight, epoch, last + 1, at)
         try:
             results = await zookeeper.commit_election(attempt.operations)
         except MultiFailed as failed:
@@ -463,7 +466,7 @@ async def _last_epoch(zookeeper: ZooKeeperClient, sight: _Sight, row: Znode, kno
     assert epoch is not None, row
     if epoch >= HIGHEST_EPOCH:
         highest = await _highest_known(zookeeper, sight, known)
-        last = _epoch_anew(highest, sight.deletions())
+        last = max(_epoch_anew(highest, sight.deletions()), EPOCH_STEP)
         wrong = f"{row.path} held {epoch}, which is not below {HIGHEST_EPOCH}; the highest known was {highest}"
     elif epoch < known.epoch:
         last = _epoch_anew(known.epoch, sight.deletions())
@@ -509,6 +512,15 @@ def _epoch_anew(highest: int, deletions: int) -> int:
     return above + EPOCH_STEP if above else INITIAL_CONTROLLER_EPOCH
 
 
+def _remade(term: int, deletions: int) -> int:
+    """Return how often the election of `term` deletes /controller and creates it again: `_epoch_anew` counts deletions.
+
+    A session may win many terms with one znode, each `EPOCH_STEP` above the last where an administrator changes the
+    epoch. If no broker and no state knew them, the next such epoch would be below them, but for these deletions.
+    """
+    return min(max(-(-(term + EPOCH_STEP // 2) // EPOCH_STEP) - 1 - deletions, 0), MOST_REMADE)
+
+
 async def _create_epoch(zookeeper: ZooKeeperClient, epoch: int, deletions: int, at: ElectionPaths) -> bool:
     """Create /controller_epoch; after earlier terms, at a version that none of their fences checks.
 
@@ -537,21 +549,19 @@ async def _create_epoch(zookeeper: ZooKeeperClient, epoch: int, deletions: int, 
 
 
 def _attempt(
-    session: int, broker_id: int, wall_ms: int, controller: Znode | None, epoch: Znode, term: int, at: ElectionPaths
+    session: int, broker_id: int, wall_ms: int, sight: _Sight, epoch: Znode, term: int, at: ElectionPaths
 ) -> _Attempt:
     """Return the writes of an election.
 
     If /controller belongs to this session, the same multi must fence its former term: it rewrites the znode at the
     version that was read and raises the epoch, which fences that term's writes.
     """
-    data = encode_controller(ControllerZnode(broker_id, wall_ms))
-    claim: Write
-    if controller is None:
-        claim = Create(at.controller, data, ephemeral=True)
-    else:
-        claim = SetData(at.controller, data, controller.stat.version)
+    data, controller = encode_controller(ControllerZnode(broker_id, wall_ms)), sight.controller
+    create = Create(at.controller, data, ephemeral=True)
+    claim: Write = create if controller is None else SetData(at.controller, data, controller.stat.version)
     raised = SetData(at.epoch, encode_controller_epoch(term), epoch.stat.version)
-    return _Attempt(session, term, epoch.stat.version + 1, (claim, raised), controller is not None, at)
+    remade = (Delete(at.controller, ANY_VERSION), create) * _remade(term, sight.deletions())
+    return _Attempt(session, term, epoch.stat.version + 1, (claim, *remade, raised), controller is not None, at)
 
 
 def _is_won(attempt: _Attempt, broker_id: int, controller: Znode | None, epoch: Znode | None) -> bool:

@@ -55,7 +55,8 @@ class Fencing:
             return None if session == self._winner else "fenced with the epoch of another session's term"
         wrong = None
         if any(one.path == paths.CONTROLLER_EPOCH and isinstance(one, SetData) for one in operations):
-            elects = isinstance(first, Create | SetData) and first.path == paths.CONTROLLER and len(operations) == 2
+            claims = isinstance(first, Create | SetData) and first.path == paths.CONTROLLER
+            elects = claims and all(one.path == paths.CONTROLLER for one in operations[:-1])
             if not elects and not _creates_epoch(operations):
                 wrong = "/controller_epoch raised outside the election's multi"
         else:

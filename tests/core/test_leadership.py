@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -481,6 +482,33 @@ def test_an_epoch_that_is_created_anew_is_above_as_many_terms_as_znodes_were_del
 )
 def test_an_epoch_anew_is_a_step_above_what_may_have_been(highest: int, deletions: int, anew: int) -> None:
     assert leadership._epoch_anew(highest, deletions) == anew
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_epochs_go_up_whatever_is_forgotten_and_changed_by_hand(seed: int) -> None:
+    """Terms won in one session or in several, by brokers that know the latest epoch or none; between them the epoch is
+    deleted, made too high, or refused by a broker."""
+    rng = random.Random(seed)
+    cluster = Cluster()
+    one = Contender(cluster, 1)
+    highest = one.term().epoch
+    for _ in range(12):
+        knows = BrokerKnowledge(epoch=highest if rng.random() < 0.5 else 0)
+        change = rng.choice(["deleted", "too high", "refused", "none"])
+        if rng.random() < 0.3:
+            cluster.wait(one.client.close())
+            one = Contender(cluster, 1)
+        if change == "deleted":
+            cluster.wait(one.connection.multi([Delete(CONTROLLER_EPOCH, ANY_VERSION)]))
+        elif change == "too high":
+            cluster.wait(one.connection.multi([SetData(CONTROLLER_EPOCH, b"2147483647", ANY_VERSION)]))
+        elif change == "refused":
+            knows = BrokerKnowledge(refused=highest, step=EPOCH_STEP * 4 ** rng.randrange(3))
+        outcome = cluster.wait(one.stand(knows))
+        assert isinstance(outcome, Won)
+        assert outcome.leadership.epoch > highest, (change, knows)
+        cluster.assert_led_by(one, outcome.leadership)
+        highest = outcome.leadership.epoch
 
 
 @pytest.mark.parametrize(("past_ms", "reason"), [(-0.5, None), (0.0, "ran out 0 ms ago"), (7.0, "ran out 7 ms ago")])

@@ -25,7 +25,7 @@ from controller.simulator import (
     TraceRecord,
 )
 from controller.trace import ControllerElected, FaultInjected, Noted
-from controller.zookeeper.operations import SetData, Znode
+from controller.zookeeper.operations import SetData
 
 
 def world(brokers: int = 3, seed: int = 7, **options: object) -> Simulation:
@@ -189,10 +189,8 @@ def test_what_does_not_come_about_is_said() -> None:
 def test_a_planted_fault_breaks_out_of_the_call_that_stepped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two terms of one epoch: what an election writes is not raised."""
 
-    def kept(
-        session: int, broker_id: int, wall_ms: int, controller: Znode | None, epoch: Znode, *rest: Any
-    ) -> _Attempt:
-        attempt = _attempt(session, broker_id, wall_ms, controller, epoch, *rest)
+    def kept(*given: Any) -> _Attempt:
+        attempt, epoch = _attempt(*given), given[4]
         same = SetData(epoch.path, epoch.data, epoch.stat.version)
         return msgspec.structs.replace(attempt, epoch=attempt.epoch - 1, operations=(attempt.operations[0], same))
 
