@@ -228,11 +228,9 @@ EPOCH_STEP = 1_000
 """How far above the highest known epoch a term begins when /controller_epoch was deleted or changed by hand: terms that
 this broker has not heard of must stay below it."""
 
-MOST_BY_DELETIONS = 500_000
-"""Deletions that count for the epoch of a /controller_epoch that is created anew; each is worth `EPOCH_STEP`."""
-
-MOST_REMADE = 100
-"""See `_remade`."""
+MOST_BY_DELETIONS, MOST_REMADE = 500_000, 100
+"""Deletions that count for the epoch of a /controller_epoch that is created anew; each is worth `EPOCH_STEP`. And how
+many of them one election adds, see `_remade`."""
 
 VERSIONS, MOST_VERSIONS = 100, 8_000
 """Versions of a /controller_epoch that is created anew; so many writes are below ZooKeeper's default jute.maxbuffer."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from controller.core.leadership import HIGHEST_EPOCH
 from controller.scenarios.checkers import (
     KEPT_ALIKE,
     Checker,
@@ -49,6 +50,7 @@ from controller.zookeeper.codecs import (
     decode_controller_epoch,
     decode_partition_state,
     decode_topic_assignment,
+    id_in_digits,
 )
 from controller.zookeeper.codecs_columns import sound_partition_state, state_fault
 from controller.zookeeper.memory.server import InMemoryZooKeeper
@@ -74,9 +76,7 @@ class ByChoice:
         the same epoch, if an administrator lowers it."""
         self._unnotified: dict[int, str] = {}
         self._replicas: dict[str, dict[int, tuple[int, ...]]] = {}
-        self._known: dict[
-            int, tuple[int, int]
-        ] = {}  # the epoch in which it was sent something last, and its incarnation
+        self._known: dict[int, tuple[int, int]] = {}  # in which epoch it was sent something, and its incarnation
         self._stopped: dict[int, tuple[int, int]] = {}  # the same of StopReplica
 
     # -- ZooKeeper's writes; `epoch` and `winner`: the present controller's
@@ -359,7 +359,7 @@ class SafetyChecker(Recorder):
         self.expected_errors: tuple[str, ...] = ()
         self.is_by_hand: Callable[[int], bool] = lambda _session: False
         """Whether a session's writes are an administrator's."""
-        self._edited = False
+        self._edited = self._lowered = False
         self.terms_last = False
         """Whether nothing that happens may end a controller's term."""
         self.unclean_topics: frozenset[str] = frozenset()
@@ -418,6 +418,8 @@ class SafetyChecker(Recorder):
             if path == paths.CONTROLLER_EPOCH and not isinstance(operation, Check):
                 if self.is_by_hand(session):
                     self._edited = True
+                    by_hand = None if isinstance(operation, Delete) else id_in_digits(operation.data or b"")
+                    self._lowered = self._lowered or (by_hand is not None and by_hand < HIGHEST_EPOCH)
                 elif isinstance(operation, _WRITES) and not (created and isinstance(operation, SetData)):
                     self._epoch_written(session, operation)
             elif isinstance(operation, Create) and path.startswith(_TOPICS) and path.count("/") == 3:
@@ -441,7 +443,7 @@ class SafetyChecker(Recorder):
             assert self._zookeeper is not None
             # A broker that knows of no earlier term can't tell that the epoch was lowered by hand. The fence goes by
             # the version; other brokers refuse such a term's requests, and the next one is above what they know.
-            if epoch <= self._epoch and not self._edited:
+            if epoch <= self._epoch and not self._lowered:
                 self.violated("one-writer-an-epoch", [node], f"controller epoch {epoch} after {self._epoch}")
             row = self._zookeeper.row(paths.CONTROLLER)
             if row is not None and row.stat.ephemeral_owner == 0:
@@ -452,7 +454,7 @@ class SafetyChecker(Recorder):
                 self.violated("one-writer-an-epoch", [node], f"epoch {epoch} raised without owning /controller")
         elif epoch < self._epoch:
             self.violated("one-writer-an-epoch", [node], f"controller epoch {epoch} created after {self._epoch}")
-        self._epoch, self._winner, self._edited = epoch, winner, False
+        self._epoch, self._winner, self._edited, self._lowered = epoch, winner, False, False
 
     def _state_written(self, session: int, operation: SetData | Create) -> None:
         """(1) By the session that won the present epoch, under that epoch; (2) sound in itself and after the last."""

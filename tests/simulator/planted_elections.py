@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from controller.core import state_changes
+from controller.core import leadership, state_changes
 from controller.core.context import ControllerContext
 from controller.core.events import ElectionKind
 from controller.core.handlers import elections
@@ -128,6 +128,11 @@ def deleting_topics_go_back_too(patch: Patch) -> None:
     patch.setattr(ControllerContext, "not_deleting", lambda self, rows: rows)
 
 
+def terms_of_one_session_count_once(patch: Patch) -> None:
+    """Nothing but the end of a session is counted for an epoch that is created or corrected."""
+    patch.setattr(leadership, "_remade", lambda term, deletions: 0)
+
+
 ELECTION_FAULTS: Mapping[str, Callable[[Patch], None]] = {
     "preferred-from-outside-the-isr": preferred_from_outside_the_isr,
     "preferred-though-it-is-dead": preferred_though_it_is_dead,
@@ -137,6 +142,7 @@ ELECTION_FAULTS: Mapping[str, Callable[[Patch], None]] = {
     "preferred-takes-others-first": preferred_takes_others_first,
     "elections-watch-nothing": elections_watch_nothing,
     "deleting-topics-go-back-too": deleting_topics_go_back_too,
+    "terms-of-one-session-count-once": terms_of_one_session_count_once,
 }
 
 __all__: Sequence[str] = ("ELECTION_FAULTS",)
