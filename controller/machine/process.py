@@ -157,7 +157,7 @@ class MachineClock:
 class _ProcessTimer:
     """A timer that was due while its process stood still can still be cancelled."""
 
-    __slots__ = ("_callback", "_process", "_timer")
+    __slots__ = ("__weakref__", "_callback", "_process", "_timer")
 
     def __init__(self, process: Process, machine: Clock, delay_ms: float, callback: Callable[[], None]) -> None:
         self._process = process

@@ -2,7 +2,7 @@
 
 Each file system of a broker's log directories is a `disk.Device` with a queue, threads and limits of its own, so that a
 slow or hung one delays its own partitions alone. `DeviceJobs` is the port: `device_pools.DevicePools` runs jobs on
-threads, `AtOnce` where they are submitted. A request's steps do not call it: they yield a `Job` that names the device
+threads. A request's steps do not call it: they yield a `Job` that names the device
 (`controller.broker.request_context`), and are resumed with its result on the broker's thread.
 """
 
@@ -150,23 +150,6 @@ def outcome_of(call: Callable[[], Any]) -> JobOutcome:
         return JobOutcome(error=error)
     except BaseException as error:  # noqa: BLE001 - as above: the thread must not end, nor the loop
         return JobOutcome(error=RuntimeError(f"a job ended with {error!r}"))
-
-
-class AtOnce:
-    """Runs each job where it is submitted, for tests and for disks in memory."""
-
-    def submit(
-        self,
-        device: Device,
-        call: Callable[[], Any],
-        then: Then,
-        *,
-        order: str = "",
-        size_bytes: int = 0,
-        limit_ms: float | None = None,
-        what: str = "",
-    ) -> None:
-        then(outcome_of(call))
 
 
 def unavailable(device: Device, what: str, why: str) -> JobOutcome:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import traceback
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ from controller.broker.node import Node
 from controller.broker.request_context import Gate, Job, Respond, Steps, resumed
 from controller.broker.security.principal import Requester
 from controller.broker.settings import Address, BrokerSettings
-from controller.clock import spawn
+from controller.clock import Timer, spawn
 from controller.core.channels import ControllerChannels
 from controller.core.event_loop import EventLoop
 from controller.core.events import Event
@@ -76,6 +77,28 @@ class _IncarnationTrace:
             self._shared.emit(self._node, event)
 
 
+class _MortalClock(ProcessClock):
+    """Its timers go with the process, and all that they hold: some are due in minutes, and a cluster of a test outlives
+    many processes."""
+
+    def __init__(self, network: ClusterThread, process: Process) -> None:
+        super().__init__(network.clock, process)
+        self._timers: weakref.WeakSet[Timer] = weakref.WeakSet()
+        process.at_death(self._cancel_all)
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        timer = super().call_later(delay_ms, callback)
+        if self._process.alive:
+            self._timers.add(timer)
+        else:
+            timer.cancel()
+        return timer
+
+    def _cancel_all(self) -> None:
+        for timer in list(self._timers):
+            timer.cancel()
+
+
 class Incarnation:
     """Runs from `start` to `kill`. All of it is used on the cluster's thread. CannotListen, BadSettings,
     BadCertificates."""
@@ -86,7 +109,7 @@ class Incarnation:
         self._disk = disk
         self._began = False
         self.process = Process(f"broker-{broker}")
-        self.clock = ProcessClock(shared.network.clock, self.process)
+        self.clock = _MortalClock(shared.network, self.process)
         self.trace = _IncarnationTrace(shared, self.process, broker)
         self.server = SocketServer(shared.network, limits_of(settings), self.trace)
         ports = self.server.bind(settings.listeners)
@@ -97,14 +120,8 @@ class Incarnation:
         shared.addresses["127.0.0.1", ports[BROKERS]] = broker
         self.connection = shared.zookeeper.connect(settings.zookeeper_session_timeout_ms, clock=shared.network.clock)
         self.event_loop = EventLoop(PacedExecutor(self.clock, lambda: 0.0), self._defect)
-        self._peers = FaultyPeers(
-            broker,
-            self.process,
-            self.clock,
-            shared.links,
-            secured.peers(shared.network, BROKERS),
-            shared.addresses.get,
-        )
+        peers = secured.peers(shared.network, BROKERS)
+        self._peers = FaultyPeers(broker, self.process, self.clock, shared.links, peers, shared.addresses.get)
         self.node = self._make_node()
         secured.serve_sasl(self.server, self.node.access.credentials.read, self.clock)
         self.node.access.quota_store.limit(self.server.gate.quotas)

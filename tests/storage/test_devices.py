@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controller.storage.device_pools import DevicePools
-from controller.storage.devices import AtOnce, DeviceLimits, JobOutcome
+from controller.storage.devices import DeviceLimits, JobOutcome
 from controller.storage.disk import Device, NotCached, state_of
 from controller.storage.disk_files import FileDisk
 from controller.storage.errors import DeviceUnavailable
@@ -275,12 +275,6 @@ def test_counts(clock: Clock) -> None:
     assert (stats.device, stats.done, stats.running, stats.queued, stats.queued_bytes) == (ONE, 1, 0, 0, 0)
     assert stats.busy_s == 3.0
     assert not stats.is_hung
-
-
-def test_at_once_runs_a_job_where_it_is_submitted() -> None:
-    answers = Answers()
-    AtOnce().submit(ONE, lambda: 1, answers.of("one"))
-    assert answers.got == [("one", JobOutcome(1))]
 
 
 def test_a_job_that_hangs_does_not_take_the_thread_of_the_next(clock: Clock, stuck: threading.Event) -> None:

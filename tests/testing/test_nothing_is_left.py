@@ -1,4 +1,4 @@
-"""Clusters leave no thread, no descriptor and no object behind."""
+"""Clusters, and brokers that are killed, leave no thread, no descriptor and no object behind."""
 
 from __future__ import annotations
 
@@ -50,6 +50,27 @@ def test_thirty_clusters_leave_nothing() -> None:
     threads, descriptors, objects = (now - then for now, then in zip(usage(), before, strict=True))
     assert (threads, descriptors) == (0, 0)
     assert objects <= CLUSTERS * OBJECTS
+
+
+KILLS = 10
+KILL_OBJECTS = 100
+"""Of each kill: what the cluster's trace keeps of it. A broker that is held on to is more than 600 objects."""
+
+
+def test_brokers_that_were_killed_leave_nothing_in_a_cluster_that_goes_on() -> None:
+    with Kafka(brokers=2) as kafka:
+        kafka.create_topic("payments", replication_factor=2)
+        first = kafka.broker(1)
+        for number in range(KILLS + 3):
+            if number == 3:
+                before = usage()
+            first.kill()
+            kafka.wait_for_leader("payments")
+            first.start()
+            kafka.wait_until_healthy()
+        threads, descriptors, objects = (now - then for now, then in zip(usage(), before, strict=True))
+    assert (threads, descriptors) == (0, 0)
+    assert objects <= KILLS * KILL_OBJECTS
 
 
 def test_a_cluster_that_can_not_start_leaves_nothing() -> None:
