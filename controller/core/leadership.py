@@ -53,6 +53,7 @@ from controller.zookeeper.operations import (
     MultiFailed,
     NodeExists,
     NoNode,
+    NotEmpty,
     SessionGone,
     SetData,
     Stat,
@@ -228,9 +229,9 @@ EPOCH_STEP = 1_000
 """How far above the highest known epoch a term begins when /controller_epoch was deleted or changed by hand: terms that
 this broker has not heard of must stay below it."""
 
-MOST_BY_DELETIONS, MOST_REMADE = 500_000, 100
+MOST_BY_DELETIONS, MOST_RECREATIONS = 500_000, 100
 """Deletions that count for the epoch of a /controller_epoch that is created anew; each is worth `EPOCH_STEP`. And how
-many of them one election adds, see `_remade`."""
+many of them one election adds, see `_recreations`."""
 
 VERSIONS, MOST_VERSIONS = 100, 8_000
 """Versions of a /controller_epoch that is created anew; so many writes are below ZooKeeper's default jute.maxbuffer."""
@@ -379,7 +380,7 @@ async def elect(
         try:
             results = await zookeeper.commit_election(attempt.operations)
         except MultiFailed as failed:
-            if not isinstance(failed.error, NodeExists | BadVersion | NoNode):
+            if not isinstance(failed.error, NodeExists | BadVersion | NoNode | NotEmpty):
                 raise failed.error from failed
             continue  # another client was faster: read its write
         except UnknownOutcome:
@@ -510,13 +511,14 @@ def _epoch_anew(highest: int, deletions: int) -> int:
     return above + EPOCH_STEP if above else INITIAL_CONTROLLER_EPOCH
 
 
-def _remade(term: int, deletions: int) -> int:
+def _recreations(term: int, deletions: int) -> int:
     """Return how often the election of `term` deletes /controller and creates it again: `_epoch_anew` counts deletions.
 
     A session may win many terms with one znode, each `EPOCH_STEP` above the last where an administrator changes the
-    epoch. If no broker and no state knew them, the next such epoch would be below them, but for these deletions.
+    epoch. If no broker and no state knew them, the next such epoch would be below them. With these deletions it is
+    above `term`, and above `EPOCH_STEP // 2` more that the session may win without any.
     """
-    return min(max(-(-(term + EPOCH_STEP // 2) // EPOCH_STEP) - 1 - deletions, 0), MOST_REMADE)
+    return min(max(-(-(term + EPOCH_STEP // 2) // EPOCH_STEP) - 1 - deletions, 0), MOST_RECREATIONS)
 
 
 async def _create_epoch(zookeeper: ZooKeeperClient, epoch: int, deletions: int, at: ElectionPaths) -> bool:
@@ -558,8 +560,8 @@ def _attempt(
     create = Create(at.controller, data, ephemeral=True)
     claim: Write = create if controller is None else SetData(at.controller, data, controller.stat.version)
     raised = SetData(at.epoch, encode_controller_epoch(term), epoch.stat.version)
-    remade = (Delete(at.controller, ANY_VERSION), create) * _remade(term, sight.deletions())
-    return _Attempt(session, term, epoch.stat.version + 1, (claim, *remade, raised), controller is not None, at)
+    again = (Delete(at.controller, ANY_VERSION), create) * _recreations(term, sight.deletions())
+    return _Attempt(session, term, epoch.stat.version + 1, (claim, *again, raised), controller is not None, at)
 
 
 def _is_won(attempt: _Attempt, broker_id: int, controller: Znode | None, epoch: Znode | None) -> bool:

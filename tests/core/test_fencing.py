@@ -116,7 +116,10 @@ def test_a_brokers_own_write_needs_no_fence(write: Write) -> None:
 
 def test_the_epoch_is_raised_with_the_claim_of_controller_alone() -> None:
     raised = SetData(paths.CONTROLLER_EPOCH, b"8", 7)
-    assert judged(OTHER, Create(paths.CONTROLLER, b"", ephemeral=True), raised) is None
+    claim = Create(paths.CONTROLLER, b"", ephemeral=True)
+    assert judged(OTHER, claim, raised) is None
+    assert judged(OTHER, claim, Delete(paths.CONTROLLER, ANY_VERSION), claim, raised) is None
+    assert judged(OTHER, claim, Delete(TOPIC, 0), raised) is not None
     assert judged(OTHER, raised) is not None
     assert judged(OTHER, Create(paths.CONTROLLER, b"", ephemeral=True), raised, Delete(TOPIC, 0)) is not None
 

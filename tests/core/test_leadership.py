@@ -232,17 +232,24 @@ def outcome_with_fault_at(step: int, fault: Fault, prepared: bool) -> tuple[Clus
         return cluster, one, gone
 
 
-def test_a_persistent_controller_in_the_place_of_its_own_is_no_victory_at_any_point() -> None:
-    """It has the version that its own had, so that no write of the election fails by it."""
+@pytest.mark.parametrize("recreated", [False, True])
+def test_a_persistent_controller_in_the_place_of_its_own_is_no_victory_at_any_point(recreated: bool) -> None:
+    """It has the version that its own had, so that no write of the election fails by it; but for a child, where the
+    election deletes /controller, too."""
     ends = []
     for step in range(20):
         cluster = Cluster()
         one, administrator = Contender(cluster, 1), Contender(cluster, 2)
         one.term()
+        children = [Create(f"{CONTROLLER}/child", b"")] * recreated
+        if recreated:
+            cluster.wait(administrator.connection.multi([SetData(CONTROLLER_EPOCH, b"2147483647", ANY_VERSION)]))
         standing = one.stand()
         for _ in range(step):
             cluster.clock.step()
-        edited = administrator.client.commit_election([Delete(CONTROLLER, ANY_VERSION), Create(CONTROLLER, b"")])
+        edited = administrator.client.commit_election(
+            [Delete(CONTROLLER, ANY_VERSION), Create(CONTROLLER, b""), *children]
+        )
         try:
             outcome: ElectionOutcome | None = cluster.wait(standing)
         except ElectionBlocked:

@@ -130,7 +130,7 @@ def deleting_topics_go_back_too(patch: Patch) -> None:
 
 def terms_of_one_session_count_once(patch: Patch) -> None:
     """Nothing but the end of a session is counted for an epoch that is created or corrected."""
-    patch.setattr(leadership, "_remade", lambda term, deletions: 0)
+    patch.setattr(leadership, "_recreations", lambda term, deletions: 0)
 
 
 ELECTION_FAULTS: Mapping[str, Callable[[Patch], None]] = {
