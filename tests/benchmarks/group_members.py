@@ -24,7 +24,7 @@ from controller.broker.settings import Address, address
 from controller.protocol.client import FindCoordinatorRequest, FindCoordinatorResponse
 from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
 from controller.protocol.errors import ErrorCode
-from controller.protocol.framing import SIZE_BYTES, framed
+from controller.protocol.framing import FrameBuffer, framed
 from controller.protocol.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -73,7 +73,6 @@ class MemberConnection(asyncio.BufferedProtocol):
         self._client = client
         self._transport: asyncio.Transport | None = None
         self._part = bytearray(READ_BYTES)
-        self._received = b""
 
     async def open(self, at: Address) -> None:
         self._transport, _ = await asyncio.get_running_loop().create_connection(lambda: self, *at)
@@ -90,17 +89,15 @@ class MemberConnection(asyncio.BufferedProtocol):
         return response
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._frames = FrameBuffer()
         self._answers: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: the connection is closed
 
     def get_buffer(self, sizehint: int) -> bytearray:
         return self._part
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._received += self._part[:nbytes]
-        size = SIZE_BYTES + int.from_bytes(self._received[:SIZE_BYTES], "big")
-        if len(self._received) >= size:
-            self._answers.put_nowait(self._received[SIZE_BYTES:size])
-            self._received = b""
+        for answer in self._frames.feed(bytes(self._part[:nbytes])):
+            self._answers.put_nowait(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._answers.put_nowait(None)
