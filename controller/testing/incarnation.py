@@ -77,7 +77,7 @@ class _IncarnationTrace:
             self._shared.emit(self._node, event)
 
 
-class _MortalClock(ProcessClock):
+class _IncarnationClock(ProcessClock):
     """Its timers go with the process, and all that they hold: some are due in minutes, and a cluster of a test outlives
     many processes."""
 
@@ -109,7 +109,7 @@ class Incarnation:
         self._disk = disk
         self._began = False
         self.process = Process(f"broker-{broker}")
-        self.clock = _MortalClock(shared.network, self.process)
+        self.clock = _IncarnationClock(shared.network, self.process)
         self.trace = _IncarnationTrace(shared, self.process, broker)
         self.server = SocketServer(shared.network, limits_of(settings), self.trace)
         ports = self.server.bind(settings.listeners)
