@@ -645,34 +645,38 @@ class Broker:
             self.control.admit(exchange, request, go_on)
 
     def _with_configs(self, exchange: RequestContext, request: LeaderAndIsrRequest) -> None:
-        if self._services is None:
-            self._in_turn(self._roles, exchange, request)
-        else:
-            self._services.gate.admit(request, lambda: self._in_turn(self._roles, exchange, request))
+        handle, then = self.replicas.become_leader_or_follower, self.isr_manager.roles_changed
+        go_on = partial(self._in_turn, exchange, request, handle, then)
+        go_on() if self._services is None else self._services.gate.admit(request, go_on)
 
-    def _in_turn(self, handler: Handler, exchange: RequestContext, request: ControlRequest) -> None:
+    def _in_turn(
+        self,
+        exchange: RequestContext,
+        request: ControlRequest,
+        handle: Callable[..., Steps],
+        then: Callable[[Any], None] = lambda _request: None,
+    ) -> None:
         """The controller's requests change the same partitions: one of them is done before the next begins."""
+        refused = partial(self._is_of_earlier_incarnation, exchange, request)
+
+        def handler(*_: Any) -> Steps:
+            if refused():
+                return
+            response = yield from handle(request, refused)
+            if response is not None:
+                exchange.answer(response)
+            then(request)
 
         def steps() -> Steps:
             yield from self._run(handler, exchange, request) or ()
 
         self._orders.add(steps())
 
-    def _roles(self, exchange: RequestContext, request: LeaderAndIsrRequest) -> Steps:
-        if self._is_of_earlier_incarnation(exchange, request):
-            return
-        response = yield from self.replicas.become_leader_or_follower(request)
-        exchange.answer(response)
-        self.isr_manager.roles_changed(request)
-
     def _update_metadata(self, exchange: RequestContext, request: UpdateMetadataRequest) -> None:
-        go_on = partial(self._in_turn, self._new_metadata, exchange, request)
-        self._admit(self._update_metadata, exchange, request, go_on)
+        handle, then = self.replicas.update_metadata, self._metadata_changed
+        self._admit(self._update_metadata, exchange, request, partial(self._in_turn, exchange, request, handle, then))
 
-    def _new_metadata(self, exchange: RequestContext, request: UpdateMetadataRequest) -> Steps:
-        if self._is_of_earlier_incarnation(exchange, request):
-            return
-        exchange.answer((yield from self.replicas.update_metadata(request)))
+    def _metadata_changed(self, _request: UpdateMetadataRequest) -> None:
         self._after_metadata(self.topic_waits.metadata_changed)
         self._after_metadata(self.elections.metadata_changed)
         self._after_metadata(self.isr_manager.metadata_changed)
@@ -691,13 +695,8 @@ class Broker:
             self._note("error", f"UpdateMetadata: a step failed\n{traceback.format_exc()}")
 
     def _stop_replica(self, exchange: RequestContext, request: StopReplicaRequest) -> None:
-        self._admit(self._stop_replica, exchange, request, partial(self._in_turn, self._stopped, exchange, request))
-
-    def _stopped(self, exchange: RequestContext, request: StopReplicaRequest) -> Steps:
-        if self._is_of_earlier_incarnation(exchange, request):
-            return
-        response = yield from self.replicas.stop_replicas(request)
-        exchange.answer(response)
+        go_on = partial(self._in_turn, exchange, request, self.replicas.stop_replicas)
+        self._admit(self._stop_replica, exchange, request, go_on)
 
     def registered(self) -> None:
         """Handle early requests: the first broker epoch is known, and so which of them are for this incarnation."""

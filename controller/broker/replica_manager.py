@@ -80,6 +80,12 @@ from controller.storage import (
 )
 from controller.trace import MetadataApplied, Noted, ReplicaRoleApplied, RequestRefused, Trace
 
+Refused = Callable[[], bool]
+
+
+def _never() -> bool:
+    return False
+
 
 def failed_in(topics: Iterable[LeaderAndIsrTopicError], failed: Set[tuple[str, int]]) -> list[LeaderAndIsrTopicError]:
     """The answers, with KAFKA_STORAGE_ERROR for the partitions that have failed since."""
@@ -202,7 +208,12 @@ class ReplicaManager:
 
     # -- UpdateMetadata
 
-    def update_metadata(self, request: UpdateMetadataRequest) -> Generator[Yielded, Any, UpdateMetadataResponse]:
+    # `refused` of the three is asked after each wait. Once it is true, nothing more of the request is applied and None
+    # is returned: the broker has registered anew, and the request was meant for it before.
+
+    def update_metadata(
+        self, request: UpdateMetadataRequest, refused: Refused = _never
+    ) -> Generator[Yielded, Any, UpdateMetadataResponse | None]:
         """Apply an UpdateMetadata request. A job makes the snapshot of many partitions; until it is ready, the old one
         remains visible. No other request of a controller may be handled in between."""
         stale = self._stale("UpdateMetadata", request.controller_id, request.controller_epoch)
@@ -215,6 +226,8 @@ class ReplicaManager:
         else:
             make = self._metadata.next(request)
             snapshot, _ = yield Job(lambda: (make(), named.going))
+            if refused():
+                return None
             kept = self._metadata.update(request, snapshot)
         self._remove_stray_replicas(named, kept)
         for take in self.of_deletions if named.going else ():
@@ -239,7 +252,9 @@ class ReplicaManager:
 
     # -- LeaderAndIsr
 
-    def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> Generator[Yielded, Any, LeaderAndIsrResponse]:
+    def become_leader_or_follower(
+        self, request: LeaderAndIsrRequest, refused: Refused = _never
+    ) -> Generator[Yielded, Any, LeaderAndIsrResponse | None]:
         """In slices; no other request of a controller may be handled in between."""
         if self._stale("LeaderAndIsr", request.controller_id, request.controller_epoch):
             api_error_of: LeaderAndIsrResponse = yield Job(
@@ -254,7 +269,11 @@ class ReplicaManager:
             if first:
                 yield None
             some = rows[first : first + SLICE]
+            if first and refused():
+                return None
             yield from self._make_logs([(topic, state) for _, topic, state in some])
+            if refused():
+                return None
             taken: list[Partition] = []
             failed: list[Partition] = []
             for place, topic, state in some:
@@ -438,7 +457,9 @@ class ReplicaManager:
 
     # -- StopReplica
 
-    def stop_replicas(self, request: StopReplicaRequest) -> Generator[Yielded, Any, StopReplicaResponse]:
+    def stop_replicas(
+        self, request: StopReplicaRequest, refused: Refused = _never
+    ) -> Generator[Yielded, Any, StopReplicaResponse | None]:
         """In slices; no other request of a controller may be handled in between."""
         if self._stale("StopReplica", request.controller_id, request.controller_epoch):
             return StopReplicaResponse(ErrorCode.STALE_CONTROLLER_EPOCH)
@@ -447,6 +468,8 @@ class ReplicaManager:
         for first in range(0, max(len(rows), 1), SLICE):
             if first:
                 yield None
+                if refused():
+                    return None
             errors += yield from self._stop_some(rows[first : first + SLICE])
         return StopReplicaResponse(ErrorCode.NONE, tuple(errors))
 

@@ -59,7 +59,7 @@ class Leader(BrokerUnderTest):
         super().__init__()
         self.partitions = partitions
 
-    def lead(
+    def roles(
         self,
         isr: Sequence[int],
         *,
@@ -67,14 +67,18 @@ class Leader(BrokerUnderTest):
         leader_epoch: int = 4,
         version: int = VERSION,
         topic_id: bytes = TOPIC_ID,
-    ) -> list[ErrorCode]:
-        """LeaderAndIsr for all of them; each one's error."""
+    ) -> LeaderAndIsrRequest:
+        """For all of them."""
         states = tuple(
             LeaderAndIsrPartitionState(number, 1, leader, leader_epoch, tuple(isr), version, REPLICAS, is_new=True)
             for number in range(self.partitions)
         )
         topic = LeaderAndIsrTopicState("t", states, topic_id)
-        response = self.ask(ApiKey.LEADER_AND_ISR, LeaderAndIsrRequest(CONTROLLER, 1, (topic,), (), BROKER_EPOCH))
+        return LeaderAndIsrRequest(CONTROLLER, 1, (topic,), (), BROKER_EPOCH)
+
+    def lead(self, isr: Sequence[int], **changed: Any) -> list[ErrorCode]:
+        """LeaderAndIsr as `roles` makes it; each partition's error."""
+        response = self.ask(ApiKey.LEADER_AND_ISR, self.roles(isr, **changed))
         return [ErrorCode(each.error_code) for told in response.topics for each in told.partition_errors]
 
     def hear(

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
 from controller.broker.partition import Partition, Role
+from controller.broker.replica_manager import METADATA_AT_ONCE
+from controller.broker.request_context import SLICE, SerialSteps, Steps, finish, first_of
 from controller.protocol.codec import ApiKey
 from controller.protocol.control import (
     LeaderAndIsrRequest,
@@ -16,6 +21,7 @@ from controller.protocol.control import (
 from controller.protocol.errors import ErrorCode
 from controller.trace import MetadataApplied, ReplicaRoleApplied, RequestRefused
 from tests.broker.harness import BROKER_EPOCH, BrokerUnderTest, leader_and_isr, metadata
+from tests.broker.leading import Holder, Leader
 
 OLD_LIFE = BROKER_EPOCH - 1
 NEXT_LIFE = BROKER_EPOCH + 1
@@ -98,6 +104,37 @@ def test_s29_what_comes_before_a_broker_is_registered_waits_until_it_knows_which
     under_test.broker.registered()
     assert [one.value().error_code for one in waiting] == [error] * 3
     assert (hosted(under_test) is not None) == (error is ErrorCode.NONE)
+
+
+@pytest.mark.parametrize("make", [Holder, partial(Leader, 2 * SLICE)], ids=["new logs", "many partitions"])
+def test_s29_what_waits_while_the_broker_registers_anew_changes_nothing_more(make: Callable[[], Leader]) -> None:
+    """Files of new logs on a slow device, a large request's slices, a snapshot of many partitions."""
+    under_test = make()
+
+    def registering(steps: Steps) -> None:
+        waiting = first_of(steps)
+        assert waiting is not None
+        under_test.identity.broker_epoch = NEXT_LIFE
+        finish(waiting)
+
+    states = tuple(StopReplicaPartitionState(number, 9) for number in range(under_test.partitions))
+    stopped = StopReplicaRequest(1, 1, (StopReplicaTopicState("t", states),), BROKER_EPOCH)
+    told = metadata(*(("t", number, 1) for number in range(METADATA_AT_ONCE + 1)))
+    asked = [(ApiKey.LEADER_AND_ISR, under_test.roles((1, 2, 3))), (ApiKey.UPDATE_METADATA, told)]
+    if under_test.partitions > SLICE:
+        asked.append((ApiKey.STOP_REPLICA, stopped))
+    before = under_test.broker.metadata.snapshot
+    for key, request in asked:
+        under_test.identity.broker_epoch = BROKER_EPOCH
+        if key is ApiKey.STOP_REPLICA:
+            under_test.broker._orders = SerialSteps()
+            under_test.lead((1, 2, 3))
+        under_test.broker._orders = SerialSteps(registering)
+        waiting = under_test.begin(key, request)
+        assert waiting.value().error_code == ErrorCode.STALE_BROKER_EPOCH
+        last = under_test.broker.replicas.partition("t", under_test.partitions - 1)
+        assert (last is not None and last.role is Role.LEADER) == (key is ApiKey.STOP_REPLICA)
+    assert under_test.broker.metadata.snapshot is before
 
 
 def test_s31_requests_of_an_earlier_controller_change_nothing(following: BrokerUnderTest) -> None:

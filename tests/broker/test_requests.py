@@ -152,7 +152,7 @@ def test_damaged_frames_are_answered_or_closed_once(data: st.DataObject) -> None
 def test_a_fault_in_a_handler_costs_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     under_test = BrokerUnderTest()
 
-    def fail(_request: object) -> None:
+    def fail(*_request: object) -> None:
         raise ZeroDivisionError("planted")
 
     monkeypatch.setattr(under_test.broker.replicas, "update_metadata", fail)
