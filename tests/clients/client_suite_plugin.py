@@ -138,6 +138,7 @@ class KafkaPython:
 
     def listen(self) -> None:
         """Record what clients send."""
+        repeat_metadata_requests()
         from kafka.errors import IncompatibleBrokerVersion
         from kafka.net.connection import KafkaConnection
         from kafka.protocol.broker_version_data import BrokerVersionData
@@ -168,6 +169,24 @@ class KafkaPython:
             return fixture(self._host, self._port, broker_id, partitions=partitions, external=True)
 
         fixture.instance = instance
+
+
+def repeat_metadata_requests() -> None:
+    """Repeat a Metadata request that was under way when a consumer subscribed: kafka-python 3.0.12 forgets then that
+    it needs another, for `metadata_max_age_ms`, and the consumer gets no records (its `set_topics` says so)."""
+    from kafka.cluster import ClusterMetadata
+
+    metadata: Any = ClusterMetadata
+    set_topics = metadata.set_topics
+
+    @wraps(set_topics)
+    def set_and_ask(cluster: Any, topics: Any) -> Any:
+        under_way, told = cluster._refresh_future, set_topics(cluster, topics)
+        if under_way is not None:
+            under_way.add_both(lambda _: cluster.request_update())
+        return told
+
+    metadata.set_topics = set_and_ask
 
 
 class Aiokafka:
