@@ -22,19 +22,43 @@ from tests.zookeeper.contract import (
 _roots = itertools.count(1)
 
 
+def java() -> EmbeddedZooKeeper:
+    return EmbeddedZooKeeper(kind="java", tick_ms=TICK_MS, fsync=False, max_request_bytes=MAX_REQUEST_BYTES)
+
+
+def python() -> ZooKeeperServer:
+    """With the settings of the real one."""
+    return ZooKeeperServer(tick_ms=TICK_MS, max_request_bytes=MAX_REQUEST_BYTES, max_session_timeout_ms=120_000)
+
+
 @pytest.fixture(scope="session")
 def real_server() -> Iterator[EmbeddedZooKeeper]:
     """One Apache server for every test that only needs one to be there."""
-    with EmbeddedZooKeeper(kind="java", tick_ms=TICK_MS, fsync=False, max_request_bytes=MAX_REQUEST_BYTES) as server:
+    with java() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def python_server() -> Iterator[ZooKeeperServer]:
-    """One server in Python, with the settings of the real one."""
-    made = ZooKeeperServer(tick_ms=TICK_MS, max_request_bytes=MAX_REQUEST_BYTES, max_session_timeout_ms=120_000)
-    with made as server:
+    with python() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def quiet_real_server() -> Iterator[EmbeddedZooKeeper]:
+    with java() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def quiet_python_server() -> Iterator[ZooKeeperServer]:
+    with python() as server:
+        yield server
+
+
+@pytest.fixture
+def quiet() -> None:
+    """The test's server has no other sessions: a test that cuts a connection leaves one, whose end is a transaction."""
 
 
 def open_backend(name: str, address: Callable[[], str]) -> Backend:
@@ -56,6 +80,8 @@ def open_backend(name: str, address: Callable[[], str]) -> Backend:
 @pytest.fixture(params=["in-memory", "kazoo in memory", "server in Python", "real server"])
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     fixture = "python_server" if request.param == "server in Python" else "real_server"
+    if "quiet" in request.fixturenames:
+        fixture = f"quiet_{fixture}"
     backend = open_backend(request.param, lambda: str(request.getfixturevalue(fixture).connect_string))
     yield backend
     backend.close()

@@ -63,6 +63,7 @@ def test_no_data_and_empty_data_are_different_and_both_are_kept(backend: Backend
     assert client.there(backend.path("empty")).stat.data_length == 0
 
 
+@pytest.mark.usefixtures("quiet")
 def test_setting_data_raises_version_and_mzxid_and_answers_with_the_new_stat(backend: Backend, client: Client) -> None:
     path = backend.path("set")
     client.create(path, b"0")
@@ -87,6 +88,7 @@ def test_any_version_sets_deletes_and_checks_whatever_there_is(backend: Backend,
     assert client.row(path) is None
 
 
+@pytest.mark.usefixtures("quiet")
 def test_a_parents_stat_counts_its_childrens_comings_and_goings_only(backend: Backend, client: Client) -> None:
     parent = backend.path("parent")
     client.create(parent, b"p")
@@ -212,6 +214,7 @@ def test_a_znode_deleted_and_made_again_begins_anew(backend: Backend, client: Cl
     assert client.multi(Create(f"{path}/n", None, sequential=True)) == (f"{path}/n0000000000",)
 
 
+@pytest.mark.usefixtures("quiet")
 def test_the_zxid_grows_by_one_with_each_transaction_failed_ones_and_sessions_included(
     backend: Backend, client: Client
 ) -> None:
