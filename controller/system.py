@@ -140,6 +140,41 @@ def allow_reuse(sock: socket.socket) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
 
+LOOPBACK = "127.0.0.1"
+CAN_HOLD = sys.platform == "linux"
+
+
+class HeldPorts:
+    """`count` distinct free ports of the loopback address; the first is `first`, unless that is 0. Raises OSError if
+    another program has that.
+
+    After a port was bound with number 0 and released, another process may get it at once: as another test's server, or
+    as the local end of a connection. Linux lets a socket that does not listen share its port with a listener if both
+    set SO_REUSEADDR, and assigns such a port to no other socket. So there the port is held until `release`. Elsewhere
+    it is free again at once."""
+
+    def __init__(self, count: int, first: int = 0) -> None:
+        self._sockets: list[socket.socket] = []
+        try:
+            for number in (first, *(0 for _ in range(count - 1))):
+                held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                self._sockets.append(held)
+                allow_reuse(held)
+                held.bind((LOOPBACK, number))
+            self.numbers: tuple[int, ...] = tuple(held.getsockname()[1] for held in self._sockets)
+        except OSError:
+            self.release()
+            raise
+        if not CAN_HOLD:
+            self.release()
+
+    def release(self) -> None:
+        """Lets go. Safe to call twice."""
+        for held in self._sockets:
+            held.close()
+        self._sockets.clear()
+
+
 _position = threading.Lock()
 """Where reads and writes share a position, one of them at a time."""
 

@@ -39,9 +39,10 @@ from controller.scenarios.faults import (
 )
 from controller.scenarios.host import Workload
 from controller.scenarios.language import ClusterSpec
+from controller.system import LOOPBACK, HeldPorts
 from controller.trace_records import DamagedRecord, TraceRecord, decode_record
 from controller.zookeeper import EmbeddedZooKeeper
-from controller.zookeeper.embedded import LOOPBACK, HeldPorts, ZooKeeperKind
+from controller.zookeeper.embedded import ZooKeeperKind
 from controller.zookeeper.launch import Process, kill, launch, pause, resume, stop
 
 STOP_GRACE_S = 30.0

@@ -25,9 +25,9 @@ from controller.scenarios.host import Observation, PartitionView, Snapshot, Topi
 from controller.scenarios.language import ClusterSpec
 from controller.scenarios.records.history import History
 from controller.scenarios.records.workload import PartitionName, RecordWorkload, TransactionStage
+from controller.system import LOOPBACK
 from controller.trace import MetadataSeen, TraceEvent
 from controller.trace_records import OBSERVER, TraceRecord
-from controller.zookeeper.embedded import LOOPBACK
 
 HEARD_LIMIT_MS = 5_000.0
 """How long brokers may take to learn of new topics. A broker that is cut off never learns of them."""

@@ -33,8 +33,9 @@ from controller.protocol.codec import ApiKey, RequestHeader, decode_response, en
 from controller.protocol.errors import ProtocolError
 from controller.protocol.framing import framed
 from controller.protocol.schema import RequestValue, ResponseValue
+from controller.system import LOOPBACK, HeldPorts
 from controller.zookeeper import launch
-from controller.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper, HeldPorts, ZooKeeperKind
+from controller.zookeeper.embedded import EmbeddedZooKeeper, ZooKeeperKind
 
 _VERSION = 9
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from controller.system import LOOPBACK, HeldPorts
 from controller.testing.host import ClusterOptions, Target
 from controller.testing.remote_host import RemoteHost
-from controller.zookeeper.embedded import LOOPBACK, HeldPorts
 
 COMMAND_S = 240.0
 """How long a command of Docker's may take, the start of all containers included."""

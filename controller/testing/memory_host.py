@@ -20,13 +20,13 @@ from controller.protocol.client import CreateTopicsRequest, CreateTopicsResponse
 from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
 from controller.protocol.framing import Part
 from controller.storage.disk import Disk
+from controller.system import LOOPBACK, HeldPorts
 from controller.testing.changes import Changes
 from controller.testing.clock import ClusterThread, ShiftedClock
 from controller.testing.disks import InProcessDisk, directory_disk, stop_disk
 from controller.testing.host import ABILITIES, ClusterHost, ClusterOptions, KnownPartition, Target, UnansweredCall
 from controller.testing.incarnation import BROKERS, Incarnation, Shared
 from controller.testing.links import Links
-from controller.testing.ports import HOST, ReservedPort
 from controller.testing.request_faults import RequestFault, RequestFaults
 from controller.trace import FaultInjected, Noted, TraceEvent
 from controller.trace_records import OBSERVER, Recorder, TraceRecord
@@ -45,15 +45,11 @@ FOREIGN_S = 0.02
 class _Broker:
     """What outlives the incarnations of one broker."""
 
-    def __init__(self, disk: Disk, reserved: ReservedPort) -> None:
+    def __init__(self, disk: Disk, port: int) -> None:
         self.disk = disk
-        self.reserved = reserved
+        self.port = port
         self.incarnation: Incarnation | None = None
         self.without_zookeeper = False
-
-    @property
-    def port(self) -> int:
-        return self.reserved.number
 
 
 class MemoryHost(ClusterHost):
@@ -78,6 +74,7 @@ class MemoryHost(ClusterHost):
     def open(self) -> None:
         """Start what brokers need, and none of them."""
         self.make_security(self.options.directory and self.options.directory / SECRETS)  # may fail: no thread yet
+        self._ports = HeldPorts(self.options.brokers)
         self._network = network = ClusterThread("kafka")
         self.changes = Changes(network.loop)
         self._zookeeper = InMemoryZooKeeper(network.clock)
@@ -96,8 +93,8 @@ class MemoryHost(ClusterHost):
         )
         network.loop.set_exception_handler(self._on_unhandled_exception)
         network.start()
-        for broker in range(1, self.options.brokers + 1):
-            self._brokers[broker] = _Broker(self._new_disk(broker), ReservedPort())
+        for broker, port in enumerate(self._ports.numbers, 1):
+            self._brokers[broker] = _Broker(self._new_disk(broker), port)
 
     def _begin_all(self) -> None:
         for broker in self._brokers:
@@ -112,8 +109,7 @@ class MemoryHost(ClusterHost):
         finally:
             network.stop()
             self.remove_security()
-            for broker in self._brokers.values():
-                broker.reserved.close()
+            self._ports.release()
 
     def _stop_all(self) -> None:
         for number, broker in self._brokers.items():
@@ -221,7 +217,7 @@ class MemoryHost(ClusterHost):
         return frozenset(one for one in self._brokers if self._zookeeper.row(paths.broker(one)) is not None)
 
     def address(self, broker: int) -> str:
-        return f"{HOST}:{self._brokers[broker].port}"
+        return f"{LOOPBACK}:{self._brokers[broker].port}"
 
     def running(self, broker: int) -> bool:
         return self._brokers[broker].incarnation is not None
@@ -370,14 +366,7 @@ class MemoryHost(ClusterHost):
 
     def _begin(self, broker: int) -> None:
         state = self._brokers[broker]
-        settings = self._settings_of(broker)
-        state.reserved.lend()
-        try:
-            incarnation = Incarnation(self._shared, settings, state.disk)
-        except BaseException:
-            state.reserved.keep()
-            raise
-        state.incarnation = incarnation
+        state.incarnation = incarnation = Incarnation(self._shared, self._settings_of(broker), state.disk)
         incarnation.start()
 
     def _end(self, broker: int, *, expire: bool = False) -> None:
@@ -387,7 +376,6 @@ class MemoryHost(ClusterHost):
         if incarnation is None:
             return
         session = incarnation.kill()
-        state.reserved.keep()
         if isinstance(state.disk, InProcessDisk):
             state.disk.process_ended()
         if expire and session in self._zookeeper.sessions():
@@ -442,7 +430,7 @@ class MemoryHost(ClusterHost):
             "broker.id": str(broker),
             "zookeeper.connect": "memory:2181",
             "zookeeper.session.timeout.ms": str(options.session_timeout_ms),
-            "listeners": f"{protocol}://{HOST}:{port},{BROKERS}://{HOST}:0",
+            "listeners": f"{protocol}://{LOOPBACK}:{port},{BROKERS}://{LOOPBACK}:0",
             "listener.security.protocol.map": f"{protocol}:{protocol},{BROKERS}:{protocol}",
             "inter.broker.listener.name": BROKERS,
             "log.dirs": MEMORY_LOG_DIR if options.directory is None else str(options.directory / f"broker-{broker}"),

@@ -15,9 +15,9 @@ from controller.broker.settings import parse_settings
 from controller.chaos.proxy import ProxyNetwork
 from controller.hosts.local_cluster import BrokerChild
 from controller.hosts.secured import PROTOCOL, SECRETS
+from controller.system import LOOPBACK, HeldPorts
 from controller.testing.host import ClusterOptions, Target
 from controller.testing.remote_host import RemoteHost
-from controller.zookeeper.embedded import LOOPBACK, HeldPorts
 from controller.zookeeper.server.server import ZooKeeperServer
 
 LONGEST_SESSION_MS = 600_000

@@ -12,11 +12,8 @@ A server is asked how it is by the four-letter word `srvr`, on a connection of i
 server's port accepts some 0.25 s before the server serves, and a connection made in that gap may hang for a whole
 session timeout.
 
-After a port was bound with number 0 and released, another process may get it at once: as another test's server, or as
-the local end of a connection. Linux lets a socket that does not listen share its port with a listener if both set
-SO_REUSEADDR, as the servers' sockets do, and assigns such a port to no other socket. So on Linux the port is held
-(`HeldPorts`) for as long as the servers may restart. Elsewhere it is released, and code that starts a server on it
-retries with another.
+Ports are held (`HeldPorts`) for as long as the servers may restart. Where they can't be held, a server is started on
+another if its port is taken.
 
 An Apache server needs a Java runtime and jars: those that PySpark contains (found without importing it), or a directory
 of the user's, such as a ZooKeeper distribution's `lib`. Five jars run a server. Without snappy-java the port opens and
@@ -42,7 +39,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Literal, Self, get_args
 
-from controller.system import try_lock
+from controller.system import LOOPBACK, HeldPorts, try_lock
 from controller.zookeeper import launch
 from controller.zookeeper.memory.session_timeouts import SessionTimeouts
 from controller.zookeeper.row_writes import REQUEST_BYTES_MAX
@@ -186,36 +183,6 @@ def _java_version(java: Path) -> int:
             raise JavaNotFound(f"{java} -version says {output.strip()[:200]!r}.\n{HOW_TO_GET_JAVA}")
     numbers = [int(number) for number in re.findall(r"\d+", match[1])]
     return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
-
-
-LOOPBACK = "127.0.0.1"
-CAN_HOLD = sys.platform == "linux"
-
-
-class HeldPorts:
-    """`count` distinct free ports of the loopback address; the first is `first`, unless that is 0. Raises OSError if
-    another program has that."""
-
-    def __init__(self, count: int, first: int = 0) -> None:
-        self._sockets: list[socket.socket] = []
-        try:
-            for number in (first, *(0 for _ in range(count - 1))):
-                held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-                self._sockets.append(held)
-                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                held.bind((LOOPBACK, number))
-            self.numbers: tuple[int, ...] = tuple(held.getsockname()[1] for held in self._sockets)
-        except OSError:
-            self.release()
-            raise
-        if not CAN_HOLD:
-            self.release()
-
-    def release(self) -> None:
-        """Lets go. Safe to call twice."""
-        for held in self._sockets:
-            held.close()
-        self._sockets.clear()
 
 
 PROBE_DEADLINE_SECONDS = 0.1

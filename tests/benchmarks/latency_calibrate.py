@@ -47,7 +47,7 @@ from controller.protocol.framing import framed
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 from controller.protocol.schema import RequestValue
 from controller.storage.batches import HEADER_BYTES, Record, encode_batch
-from controller.zookeeper.embedded import LOOPBACK, HeldPorts
+from controller.system import LOOPBACK, HeldPorts
 from tests.benchmarks.common import CouldNotRun, progress
 from tests.interop.kafka import FULL_SPEED, Kafka, KafkaCluster, jars_of
 

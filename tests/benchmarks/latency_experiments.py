@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from controller.chaos.protocol_proxy import Observations
 from controller.hosts.local_cluster import LocalCluster
 from controller.labs.latency.parts import quantiles_ms
 from controller.labs.latency.workload import ConstantPayload, Partitions, ProduceBench, UniformRandomPayload
+from controller.system import LOOPBACK, HeldPorts
 from tests.benchmarks.common import ROOT, CouldNotRun, progress
 from tests.benchmarks.latency import ProxiedCluster, ProxyThread, WorkloadFigures, run_workload
 from tests.benchmarks.latency_calibrate import cpu_ns
@@ -192,15 +192,15 @@ def collecting(bench: Bench) -> dict[str, Any]:
     many = 40
     rows: dict[str, Any] = {f"{many} producers": bench.case(produce={"producers": many})}
     conf = {"acks": "all", "linger.ms": "5", "batch.size": "16384", "compression.type": "none"}
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    held = HeldPorts(1)
+    (port,) = held.numbers
 
     def collector(topic: str) -> Any:
         given = {"servers": bench.cluster.bootstrap_servers, "topic": topic, "port": port, "config": conf}
         return running("collector", given)
 
     rows[f"{many} producers, collected"] = bench.case(produce={"producers": many, "collector": port}, beside=collector)
+    held.release()
     return {"rows": rows}
 
 
@@ -239,22 +239,23 @@ class TlsBesides(LocalCluster):
     def __init__(self, brokers: int, keys: Path) -> None:
         super().__init__(brokers, settings=SETTINGS)
         self._keys = keys
-        self._tls_ports: dict[int, int] = {}
+        self._tls_ports = HeldPorts(brokers)
 
     @property
     def tls_servers(self) -> str:
-        return ",".join(f"127.0.0.1:{port}" for port in self._tls_ports.values())
+        return ",".join(f"{LOOPBACK}:{port}" for port in self._tls_ports.numbers)
 
     def _broker_settings(self, number: int) -> dict[str, str]:
         settings = super()._broker_settings(number)
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            self._tls_ports[number] = sock.getsockname()[1]
         return settings | {
-            "listeners": f"{settings['listeners']},SSL://127.0.0.1:{self._tls_ports[number]}",
+            "listeners": f"{settings['listeners']},SSL://{LOOPBACK}:{self._tls_ports.numbers[number - 1]}",
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(self._keys),
         }
+
+    def close(self) -> None:
+        super().close()
+        self._tls_ports.release()
 
 
 ON_BROKERS: Mapping[str, Callable[[Bench], dict[str, Any]]] = {

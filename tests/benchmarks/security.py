@@ -29,9 +29,9 @@ from controller.broker.security.principal import ANONYMOUS, USER, Principal, Req
 from controller.cli.requirements import CLIENTS, Need
 from controller.cli.values import number, number_from
 from controller.hosts.local_cluster import LocalCluster
+from controller.system import HeldPorts
 from controller.zookeeper.acl_znodes import LITERAL, PREFIXED, AclResource, AclRow, encode_acls
 from controller.zookeeper.codecs import ConfigZnode, encode_config
-from controller.zookeeper.embedded import HeldPorts
 from tests.benchmarks.broker import percentile
 from tests.benchmarks.common import (
     add_count,

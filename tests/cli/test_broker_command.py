@@ -20,9 +20,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from controller.hosts.local_cluster import BrokerChild, ask_metadata
+from controller.system import HeldPorts
 from controller.trace import BrokerRegistered, SessionEnded
 from controller.trace_records import decode_record
-from controller.zookeeper.embedded import EmbeddedZooKeeper, HeldPorts
+from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.launch import launch, stop
 from controller.zookeeper.server.server import ZooKeeperServer
 from tests.hosts.certificates import Authority

@@ -32,7 +32,7 @@ from typing import Final
 
 from controller.broker.settings import address_text
 from controller.hosts.local_cluster import BrokerChild
-from controller.zookeeper.embedded import LOOPBACK, HeldPorts
+from controller.system import LOOPBACK, HeldPorts
 from controller.zookeeper.server.server import ZooKeeperServer
 from tests.clients.client_suite_plugin import LIBRARY, RECORD, SECURITY, SERVER
 from tests.interop.kafka import START_LIMIT_S, Kafka, KafkaBroker, jars_of

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import re
-import socket
 import ssl
 import subprocess
 import time
@@ -26,6 +25,7 @@ from confluent_kafka import admin
 
 from controller.hosts.local_cluster import BrokerChild
 from controller.hosts.secured import ClientSettings
+from controller.system import HeldPorts
 from controller.zookeeper.embedded import EmbeddedZooKeeper
 from tests.hosts.certificates import Authority
 from tests.processes import eventually
@@ -124,17 +124,10 @@ class Secured:
         return self.broker.log_file.read_text(errors="replace")
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 LISTENERS = ("BROKERS", "SSL", "SASL_PLAINTEXT", "SASL_SSL", UNSECURED, UNSECURED_TLS, MAPPED)
 
 
-def settings_of(folder: Path) -> tuple[dict[str, str], dict[str, int]]:
-    ports = {name: free_port() for name in LISTENERS}
+def settings_of(folder: Path, ports: Mapping[str, int]) -> dict[str, str]:
     users = " ".join(f'user_{name}="{password}"' for name, password in PLAIN_USERS.items())
     own = 'username="broker" password="broker-pw"'
     jaas = f"org.apache.kafka.common.security.plain.PlainLoginModule required {own} {users};"
@@ -163,7 +156,7 @@ def settings_of(folder: Path) -> tuple[dict[str, str], dict[str, int]]:
     }
     passwords = [name for name in ports if name not in ("SSL", UNSECURED, UNSECURED_TLS, MAPPED)]
     given |= {f"listener.name.{name.lower()}.plain.sasl.jaas.config": jaas for name in passwords}
-    return given, ports
+    return given
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +167,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         authority.sign(name, f"/CN={name}")
     authority.sign("late", "/CN=alice", days=-1)
     other.sign("stranger", "/CN=alice")
-    given, ports = settings_of(folder)
+    held = HeldPorts(len(LISTENERS))
+    ports = dict(zip(LISTENERS, held.numbers, strict=True))
+    given = settings_of(folder, ports)
     with EmbeddedZooKeeper(fsync=False) as zookeeper:
         own = {"zookeeper.connect": zookeeper.connect_string, "log.dirs": str(folder / "logs")}
         broker = BrokerChild(1, given | own, folder)
@@ -186,6 +181,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             yield made
         finally:
             broker.kill()
+            held.release()
 
 
 def prepare(secured: Secured) -> None:

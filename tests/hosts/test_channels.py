@@ -30,8 +30,8 @@ from controller.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from controller.system import HeldPorts
 from controller.zookeeper.blocking import wait
-from controller.zookeeper.embedded import HeldPorts
 from tests.hosts.harness import KeptTrace, running_network
 from tests.processes import eventually
 from tests.sync_points import Script, installed

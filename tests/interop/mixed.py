@@ -19,7 +19,8 @@ from kazoo.exceptions import NoNodeError
 
 from controller.hosts.local_cluster import BrokerChild
 from controller.hosts.secured import ADMINISTRATOR, CLIENT, PROTOCOL, ClusterSecurity, Security
-from controller.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper, HeldPorts
+from controller.system import LOOPBACK, HeldPorts
+from controller.zookeeper.embedded import EmbeddedZooKeeper
 from controller.zookeeper.server.server import ZooKeeperServer
 from tests.interop.kafka import Kafka, KafkaBroker
 from tests.processes import eventually

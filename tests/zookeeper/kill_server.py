@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from kazoo.exceptions import ConnectionLoss, NodeExistsError, OperationTimeoutEr
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 
+from controller.system import HeldPorts
 from controller.zookeeper.embedded import four_letter_word
 from controller.zookeeper.launch import launch
 
@@ -70,8 +70,8 @@ class Server:
     """The server's process, on one port and one directory."""
 
     def __init__(self, directory: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.ports = HeldPorts(1)
+        (self.port,) = self.ports.numbers
         self.data = directory / "data"
         self.incarnation = 0
         self.stderr = directory / "stderr"
@@ -424,6 +424,7 @@ def run(kills: int, seed: int, clients: int = 4) -> dict[str, Any]:
                 worker.client.stop()
                 worker.client.close()
             server.kill()
+            server.ports.release()
         warnings = server.stderr.read_text().splitlines()
         return {
             "kills": kills,

@@ -17,13 +17,12 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
+from controller.system import LOOPBACK, HeldPorts
 from controller.zookeeper import embedded
 from controller.zookeeper.embedded import (
     KINDS,
-    LOOPBACK,
     DataDirectoryError,
     EmbeddedZooKeeper,
-    HeldPorts,
     JarsNotFound,
     JavaNotFound,
     ServerDied,

@@ -15,10 +15,11 @@ import pytest
 from controller.hosts.listener_security import report_open_znodes
 from controller.hosts.network import RealClock
 from controller.log import logger
+from controller.system import HeldPorts
 from controller.zookeeper import digest_md5, launch, paths
 from controller.zookeeper.blocking import wait
 from controller.zookeeper.digest_md5 import DigestClient, DigestFailed, DigestServer, fields_of
-from controller.zookeeper.embedded import HeldPorts, find_jars, find_java
+from controller.zookeeper.embedded import find_jars, find_java
 from controller.zookeeper.kazoo_connection import KazooConnection
 from controller.zookeeper.kazoo_session import NoCallbackThreads, ask_version
 from controller.zookeeper.operations import (
