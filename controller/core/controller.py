@@ -61,7 +61,6 @@ from controller.core.placement import Rng
 from controller.protocol.errors import ErrorCode
 from controller.trace import ControllerElected, ControllerResigned, Noted, Trace
 from controller.zookeeper import paths
-from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
 from controller.zookeeper.operations import (
     ANY_VERSION,
@@ -191,7 +190,6 @@ class Controller:
     ) -> None:
         self._broker_id = broker_id
         self._zookeeper = zookeeper
-        self._writes = BrokerWrites(zookeeper)
         self._channels = channels
         self._clock = clock
         self._trace = trace
@@ -407,7 +405,6 @@ class Controller:
             leadership=leadership,
             settings=self._settings,
             zookeeper=self._zookeeper,
-            writes=self._writes,
             channels=self._channels(),
             clock=self._clock,
             trace=self._trace,

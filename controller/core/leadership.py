@@ -30,7 +30,7 @@ from controller.core.placement import Rng
 from controller.protocol.codec import ControlVersions, control_versions
 from controller.trace import Noted, RequestAnswered, RequestSent, Trace
 from controller.zookeeper import paths
-from controller.zookeeper.broker_writes import BrokerWrites
+from controller.zookeeper.broker_writes import TopicWrites
 from controller.zookeeper.client import KAFKA_PATHS, ElectionPaths, Leadership, ZooKeeperClient
 from controller.zookeeper.codecs import (
     ControllerZnode,
@@ -706,7 +706,6 @@ class Term(msgspec.Struct, frozen=True):
     leadership: Leadership
     settings: ControllerSettings
     zookeeper: ZooKeeperClient
-    writes: BrokerWrites
     channels: Channels
     clock: Clock
     trace: Trace
@@ -716,6 +715,10 @@ class Term(msgspec.Struct, frozen=True):
     timers: TermTimers = msgspec.field(default_factory=TermTimers)
     put: Callable[[Any], None] = lambda _event: None
     """Queues an event of the controller's own, from any thread."""
+
+    @property
+    def writes(self) -> TopicWrites:
+        return TopicWrites(self.zookeeper, self.leadership)
 
     @property
     def epoch(self) -> int:

@@ -8,12 +8,10 @@ listed. Used by the simulator's safety checker and by the controller's tests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 from controller.zookeeper import paths
-from controller.zookeeper.codecs import decode_topic_assignment
-from controller.zookeeper.operations import ANY_VERSION, Check, Create, DamagedZnode, Delete, SetData, Write, Znode
+from controller.zookeeper.operations import ANY_VERSION, Check, Create, Delete, SetData, Write
 from controller.zookeeper.row_writes import FencedSets
 
 NO_SESSION = 0
@@ -23,11 +21,9 @@ _OWN_NODES = frozenset(
 _OWN_CHILDREN = {
     Create: (
         paths.BROKER_IDS,
-        paths.BROKER_TOPICS,
         paths.CONFIG_TOPICS,
         paths.CONFIG_BROKERS,
         paths.CONFIG_CHANGES,
-        paths.DELETE_TOPICS,
         paths.LOG_DIR_EVENT_NOTIFICATION,
         paths.ISR_CHANGE_NOTIFICATION,
     ),
@@ -38,14 +34,11 @@ _OWN_DATA = frozenset([paths.BROKER_SEQUENCE, paths.PRODUCER_ID_BLOCK, paths.CON
 
 
 class Fencing:
-    """`row` reads a znode as it is once the present transaction is applied. `leaders_write`: whether leaders set the
-    states of their partitions (inter-broker protocol below 2.7)."""
+    """`leaders_write`: whether leaders set the states of their partitions (inter-broker protocol below 2.7)."""
 
-    def __init__(self, row: Callable[[str], Znode | None], *, leaders_write: bool = False) -> None:
-        self._row = row
+    def __init__(self, *, leaders_write: bool = False) -> None:
         self._leaders_write = leaders_write
         self._winner = NO_SESSION
-        self._topics: dict[str, bytes | None] = {}  # before the present transaction
 
     def unfenced(self, session: int, operations: Sequence[Write]) -> str | None:
         """What is wrong with a multi that was applied for a broker's session; None if nothing is."""
@@ -81,30 +74,15 @@ class Fencing:
         if isinstance(write, SetData):
             if self._leaders_write and write.version != ANY_VERSION and paths.partition_of(write.path) is not None:
                 return True
-            return write.path in _OWN_DATA or (parent == paths.BROKER_TOPICS and self._only_adds(write))
+            return write.path in _OWN_DATA
         # A candidate that finds an election impossible deletes the /controller of its own session, as it read it.
         return write.path == paths.CONTROLLER and write.version != ANY_VERSION
-
-    def _only_adds(self, write: SetData) -> bool:
-        """Whether a topic's znode gets partitions and is otherwise as it was."""
-        try:
-            before = decode_topic_assignment(write.path, self._topics.get(write.path))
-            after = decode_topic_assignment(write.path, write.data)
-        except DamagedZnode:
-            return False
-        kept = {number: after.partitions.get(number) for number in before.partitions}
-        return replace(after, partitions=before.partitions) == before and kept == dict(before.partitions)
 
     def _follow(self, session: int, operations: Sequence[Write]) -> None:
         if isinstance(operations, FencedSets):
             return  # states alone, thousands of them
-        for one in operations:
-            path = one.path
-            if path == paths.CONTROLLER_EPOCH and isinstance(one, SetData):
-                self._winner = session
-            elif path.startswith(paths.BROKER_TOPICS) and path.count("/") == 3 and not isinstance(one, Check):
-                row = self._row(path)
-                self._topics[path] = None if row is None else row.data
+        if any(one.path == paths.CONTROLLER_EPOCH and isinstance(one, SetData) for one in operations):
+            self._winner = session
 
 
 def _creates_epoch(operations: Sequence[Write]) -> bool:

@@ -327,7 +327,7 @@ class SafetyChecker(Recorder):
         self._leaders_write = leaders_write
         self._now_ms: Callable[[], float] = lambda: 0.0
         self._zookeeper: InMemoryZooKeeper | None = None
-        self._fencing = Fencing(lambda _path: None)
+        self._fencing = Fencing()
         self._nodes: dict[int, int] = {}
         self._epoch = 0
         self._winner = 0
@@ -374,7 +374,7 @@ class SafetyChecker(Recorder):
 
     def attach(self, zookeeper: InMemoryZooKeeper, now_ms: Callable[[], float]) -> None:
         self._zookeeper = zookeeper
-        self._fencing = Fencing(zookeeper.row, leaders_write=self._leaders_write)
+        self._fencing = Fencing(leaders_write=self._leaders_write)
         self._now_ms = now_ms
         zookeeper.on_commit(self._committed)
 

@@ -1,13 +1,14 @@
 """The writes of a broker's own: the complete list of what is written to ZooKeeper without being controller.
 
-`BrokerWrites`: its registration, the tree that a first start makes, the cluster's id, a generated broker id, a topic's
-creation and expansion, the request to delete one. `BrokerDataWrites`, for a broker that stores records: blocks of
+`BrokerWrites`: its registration, the tree that a first start makes, the cluster's id, a generated broker id.
+`BrokerDataWrites`, for a broker that stores records: blocks of
 producer ids, changed configs with their notifications (deleted when all brokers have read them), notifications of
 failed log directories, and below inter-broker protocol 2.7 the ISRs of partitions that this broker leads, with their
 notifications.
 
-Each handles its own unknown outcomes. Nothing else in the project writes past the fence, and the controller's handlers
-are not given this.
+Each handles its own unknown outcomes, and so does `TopicWrites`, which is fenced: a topic's creation and expansion, the
+request to delete one. Nothing else in the project writes past the fence, and the controller's handlers are given
+`TopicWrites` alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 
 from controller.clock import Future
 from controller.zookeeper import paths
-from controller.zookeeper.client import LONGEST_DELAY_MS, ZooKeeperClient
+from controller.zookeeper.client import LONGEST_DELAY_MS, Leadership, ZooKeeperClient
 from controller.zookeeper.codecs import (
     ClusterId,
     ConfigChange,
@@ -215,7 +216,61 @@ class BrokerWrites:
 
         return await self._decide(attempt)
 
-    # -- topics
+    async def _put(self, path: str, data: bytes) -> None:
+        """Sets the znode, or creates it. Safe to make again."""
+        row = await self._look(path)
+        write = Create(path, data) if row is None else SetData(path, data, ANY_VERSION)
+        await self._write([write], NodeExists, NoNode)
+
+    # -- one look, one write, and what comes between
+
+    async def _look(self, path: str) -> Znode | None:
+        """Read the current value, after a sync so that the outcome of an earlier write is decided."""
+        return (await self._look_at([path]))[0]
+
+    async def _look_at(self, wanted: Sequence[str]) -> tuple[Znode | None, ...]:
+        await self._client.sync(wanted[0])
+        rows = (await self._client.read(wanted)).rows
+        for row in rows:
+            if row is not None and row.data == NOT_READABLE:
+                raise NoAuth(row.path)  # a decision needs what the znode holds
+        return rows
+
+    async def _write(self, operations: Sequence[Write], *passing: type[ZooKeeperError]) -> WriteResults:
+        """The results, or Undecided for an unknown outcome or one of the `passing` errors, which a new look explains.
+        Any other failing operation's own error is raised."""
+        return await self._outcome(self._multi(operations), passing)
+
+    async def _settled(self, sent: Future[WriteResults], *passing: type[ZooKeeperError]) -> None:
+        await self._outcome(sent, passing)
+
+    async def _outcome(self, sent: Future[WriteResults], passing: tuple[type[ZooKeeperError], ...]) -> WriteResults:
+        try:
+            return await sent
+        except UnknownOutcome as error:
+            raise Undecided(str(error)) from error
+        except MultiFailed as failed:
+            if isinstance(failed.error, passing):
+                raise Undecided(str(failed)) from failed.error
+            raise failed.error from failed
+
+    async def _decide(self, attempt: Callable[[], Coroutine[Any, None, T]]) -> T:
+        try:
+            return await self._client.retrier.call(attempt, over=(Undecided,))
+        except Undecided as undecided:
+            raise undecided.__cause__ or undecided from None
+
+
+class TopicWrites(BrokerWrites):
+    """What a controller writes about topics because a client asked for it. Fenced: while a controller that was deposed
+    stands still, a topic may be deleted and created again, at the same version."""
+
+    def __init__(self, client: ZooKeeperClient, leadership: Leadership) -> None:
+        super().__init__(client)
+        self._leadership = leadership
+
+    def _multi(self, operations: Sequence[Write]) -> Future[WriteResults]:
+        return self._client.commit(self._leadership, operations)
 
     async def create_topic(self, topic: str, topic_data: bytes, config_data: bytes) -> None:
         """Writes the topic's config, then its znode, which is what a controller looks for. NodeExists if the topic is
@@ -262,50 +317,6 @@ class BrokerWrites:
             await self._write(asking)
 
         await self._decide(attempt)
-
-    async def _put(self, path: str, data: bytes) -> None:
-        """Sets the znode, or creates it. Safe to make again."""
-        row = await self._look(path)
-        write = Create(path, data) if row is None else SetData(path, data, ANY_VERSION)
-        await self._write([write], NodeExists, NoNode)
-
-    # -- one look, one write, and what comes between
-
-    async def _look(self, path: str) -> Znode | None:
-        """Read the current value, after a sync so that the outcome of an earlier write is decided."""
-        return (await self._look_at([path]))[0]
-
-    async def _look_at(self, wanted: Sequence[str]) -> tuple[Znode | None, ...]:
-        await self._client.sync(wanted[0])
-        rows = (await self._client.read(wanted)).rows
-        for row in rows:
-            if row is not None and row.data == NOT_READABLE:
-                raise NoAuth(row.path)  # a decision needs what the znode holds
-        return rows
-
-    async def _write(self, operations: Sequence[Write], *passing: type[ZooKeeperError]) -> WriteResults:
-        """The results, or Undecided for an unknown outcome or one of the `passing` errors, which a new look explains.
-        Any other failing operation's own error is raised."""
-        return await self._outcome(self._multi(operations), passing)
-
-    async def _settled(self, sent: Future[WriteResults], *passing: type[ZooKeeperError]) -> None:
-        await self._outcome(sent, passing)
-
-    async def _outcome(self, sent: Future[WriteResults], passing: tuple[type[ZooKeeperError], ...]) -> WriteResults:
-        try:
-            return await sent
-        except UnknownOutcome as error:
-            raise Undecided(str(error)) from error
-        except MultiFailed as failed:
-            if isinstance(failed.error, passing):
-                raise Undecided(str(failed)) from failed.error
-            raise failed.error from failed
-
-    async def _decide(self, attempt: Callable[[], Coroutine[Any, None, T]]) -> T:
-        try:
-            return await self._client.retrier.call(attempt, over=(Undecided,))
-        except Undecided as undecided:
-            raise undecided.__cause__ or undecided from None
 
 
 def _refuse_another_cluster(expected: str, row: Znode | None, parent: Znode | None) -> None:

@@ -27,7 +27,6 @@ from controller.core.loading import list_topics, load_states, load_topics, read_
 from controller.hosts.network import NetworkThread
 from controller.trace import NullTrace
 from controller.zookeeper import blocking
-from controller.zookeeper.broker_writes import BrokerWrites
 from tests.benchmarks.clusters import TreeSize, client_of, write_tree, zookeeper
 from tests.benchmarks.common import add_count, add_output, run_worker, show, spread
 
@@ -112,7 +111,6 @@ def load(hosts: str) -> dict[str, Any]:
             leadership=outcome.leadership,
             settings=ControllerSettings(),
             zookeeper=client,
-            writes=BrokerWrites(client),
             channels=NoChannels(),
             clock=clock,
             trace=NullTrace(),

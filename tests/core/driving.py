@@ -306,7 +306,7 @@ class Cluster:
         self.registered: set[int] = set()  # every broker that ever was
         self.wrong: list[str] = []  # raised by `until`: a controller would take it for an error of its own
         self.by_hand: set[int] = set()  # other sessions of administrators; asked whether it holds one, never walked
-        self._fencing = Fencing(self.server.row)
+        self._fencing = Fencing()
         self.server.on_commit(self._committed)
         self._admin = self.server.connect(60_000, latency=lambda: 0.5)
         self.client = ZooKeeperClient(self._admin, self.clock, EventQueue(10))

@@ -24,7 +24,6 @@ from controller.protocol.errors import ErrorCode
 from controller.simulator.fencing import Fencing
 from controller.trace import RequestAnswered, RequestSent, TraceEvent
 from controller.zookeeper import paths
-from controller.zookeeper.codecs import TopicAssignment, encode_topic_assignment
 from controller.zookeeper.operations import (
     ANY_VERSION,
     Check,
@@ -33,30 +32,24 @@ from controller.zookeeper.operations import (
     LeaseExpired,
     SessionGone,
     SetData,
-    Stat,
     Write,
-    Znode,
 )
 from tests.core.deleting import answering, left_of, silent_about_deletion, word_of
 from tests.core.deleting import ask as ask_to_delete
-from tests.core.driving import TOPIC_ID, Cluster, Host, answer_to
+from tests.core.driving import Cluster, Host, answer_to
 from tests.core.reassigning import ask_by_znode, asked, assignment, in_sync, two_of_three
 
 CONTROLLER, OTHER = 1, 2
 TOPIC = paths.topic("t")
 STATE = paths.partition_state("t", 0)
 FENCE = Check(paths.CONTROLLER_EPOCH, 7)
-ONE, TWO = TopicAssignment(TOPIC_ID, {0: (1, 2)}), TopicAssignment(TOPIC_ID, {0: (1, 2), 1: (2, 1)})
-MOVING = TopicAssignment(TOPIC_ID, {0: (1, 2, 3)}, adding={0: (3,)})
 
 
 def judged(session: int, *operations: Write) -> str | None:
-    """After the election of `CONTROLLER`'s session, with topic t there."""
-    rows = {TOPIC: Znode(TOPIC, encode_topic_assignment(ONE), Stat(*[0] * 11))}
-    fencing = Fencing(rows.get)
+    """After the election of `CONTROLLER`'s session."""
+    fencing = Fencing()
     claim = Create(paths.CONTROLLER, b"", ephemeral=True), SetData(paths.CONTROLLER_EPOCH, b"7", 6)
     assert fencing.unfenced(CONTROLLER, claim) is None
-    assert fencing.unfenced(OTHER, [Create(TOPIC, encode_topic_assignment(ONE))]) is None
     return fencing.unfenced(session, operations)
 
 
@@ -74,8 +67,9 @@ CONTROLLERS_WRITES: tuple[Write, ...] = (
     Create(paths.REASSIGN_PARTITIONS, b"{}"),
     SetData(paths.REASSIGN_PARTITIONS, b"{}", 0),
     Delete(paths.REASSIGN_PARTITIONS, 0),
-    SetData(TOPIC, encode_topic_assignment(MOVING), 0),
-    SetData(TOPIC, b"?", 0),
+    Create(TOPIC, b"{}"),
+    SetData(TOPIC, b"{}", 0),
+    Create(paths.delete_topic("t"), None),
     SetData(paths.FEATURE, b"{}", 0),
     Create(paths.FEATURE, b"{}"),
     Delete(paths.CONTROLLER, ANY_VERSION),
@@ -93,9 +87,6 @@ BROKERS_WRITES: tuple[Write, ...] = (
     Create(paths.child(paths.CONFIG_CHANGES, paths.CONFIG_CHANGE_PREFIX), b"{}", sequential=True),
     Delete(paths.child(paths.CONFIG_CHANGES, "config_change_1"), ANY_VERSION),
     Create(paths.child(paths.LOG_DIR_EVENT_NOTIFICATION, paths.LOG_DIR_EVENT_PREFIX), b"{}", sequential=True),
-    Create(paths.topic("new"), b"{}"),
-    SetData(TOPIC, encode_topic_assignment(TWO), 0),
-    Create(paths.delete_topic("t"), None),
 )
 
 

@@ -21,7 +21,7 @@ from controller.protocol.client import (
 )
 from controller.protocol.errors import ErrorCode
 from controller.zookeeper import paths
-from controller.zookeeper.broker_writes import BrokerWrites
+from controller.zookeeper.broker_writes import TopicWrites
 from controller.zookeeper.codecs import decode_config, decode_topic_assignment
 from controller.zookeeper.operations import BadVersion, NoNode
 from tests.core.driving import Cluster, Host
@@ -293,13 +293,13 @@ def test_partitions_that_cant_be_are_refused(topic: CreatePartitionsTopic, error
 def test_partitions_of_a_topic_that_changes_meanwhile_are_refused(
     error: type[BadVersion | NoNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def changed(self: BrokerWrites, topic: str, data: bytes, version: int) -> None:
+    async def changed(self: TopicWrites, topic: str, data: bytes, version: int) -> None:
         raise error(paths.topic(topic))
 
     cluster, host = cluster_of(1, 2)
     cluster.topic("t", {0: (1,)})
     cluster.settle()
-    monkeypatch.setattr(BrokerWrites, "add_partitions", changed)
+    monkeypatch.setattr(TopicWrites, "add_partitions", changed)
     (result,) = expand(cluster, host, CreatePartitionsTopic("t", 2))
     assert result.error_code == ErrorCode.INVALID_PARTITIONS
     assert "changed or deleted" in (result.error_message or "")

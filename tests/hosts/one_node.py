@@ -23,11 +23,10 @@ from controller.hosts.server import ServerLimits, SocketServer
 from controller.protocol.codec import decode_request
 from controller.zookeeper import paths
 from controller.zookeeper.blocking import ThreadClock, run, wait
-from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import Leadership, ZooKeeperClient
 from controller.zookeeper.codecs import TopicAssignment, encode_topic_assignment
 from controller.zookeeper.kazoo_connection import KazooConnection
-from controller.zookeeper.operations import Znode
+from controller.zookeeper.operations import Create, Znode
 from tests.hosts.harness import KeptTrace
 from tests.processes import eventually
 from tests.zookeeper.tcp_link import TcpLink
@@ -134,7 +133,8 @@ class Outsider:
 
     def create_topic(self, name: str, partitions: int) -> None:
         assignment = TopicAssignment(None, dict.fromkeys(range(partitions), (BROKER,)))
-        run(BrokerWrites(self.client).create_topic(name, encode_topic_assignment(assignment), b"{}"), DEADLINE_S)
+        topic = Create(paths.topic(name), encode_topic_assignment(assignment))
+        wait(self.client.commit_election([Create(paths.config_topic(name), b"{}"), topic]), DEADLINE_S)
 
     def row(self, path: str) -> Znode | None:
         return wait(self.client.read([path]), DEADLINE_S).rows[0]

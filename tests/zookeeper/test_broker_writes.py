@@ -13,10 +13,12 @@ from controller.zookeeper.broker_writes import (
     RESERVED_BROKER_MAX_ID,
     BrokerIdInUse,
     BrokerWrites,
+    TopicWrites,
 )
 from controller.zookeeper.operations import (
     ANY_VERSION,
     BadVersion,
+    ControllerMoved,
     Create,
     DamagedZnode,
     Delete,
@@ -204,16 +206,21 @@ def test_a_registration_ends_with_its_session(bench: Bench, node: Node, writes: 
 TOPIC, CONFIG = b'{"partitions":{"0":[1]}}', b'{"version":1,"config":{}}'
 
 
-def create(writes: BrokerWrites) -> Coro[None]:
+@pytest.fixture
+def topics(node: Node, writes: BrokerWrites) -> TopicWrites:
+    return TopicWrites(node.client, node.win())
+
+
+def create(writes: TopicWrites) -> Coro[None]:
     return writes.create_topic("t", TOPIC, CONFIG)
 
 
-def expand(writes: BrokerWrites) -> Coro[None]:
+def expand(writes: TopicWrites) -> Coro[None]:
     return writes.add_partitions("t", b"more", 0)
 
 
-def test_a_topics_config_is_there_before_its_znode(bench: Bench, writes: BrokerWrites) -> None:
-    bench.run(create(writes))
+def test_a_topics_config_is_there_before_its_znode(bench: Bench, topics: TopicWrites) -> None:
+    bench.run(create(topics))
     topic, config = bench.row(paths.topic("t")), bench.row(paths.config_topic("t"))
     assert topic is not None
     assert config is not None
@@ -221,23 +228,23 @@ def test_a_topics_config_is_there_before_its_znode(bench: Bench, writes: BrokerW
     assert config.stat.czxid < topic.stat.czxid
 
 
-def test_a_left_over_config_is_replaced(bench: Bench, writes: BrokerWrites) -> None:
+def test_a_left_over_config_is_replaced(bench: Bench, topics: TopicWrites) -> None:
     bench.change(Create(paths.config_topic("t"), b"left over"))
-    bench.run(create(writes))
+    bench.run(create(topics))
     assert bench.data([paths.config_topic("t")]) == [CONFIG]
 
 
-def test_a_topic_that_is_there_keeps_its_config(bench: Bench, writes: BrokerWrites) -> None:
-    bench.run(create(writes))
+def test_a_topic_that_is_there_keeps_its_config(bench: Bench, topics: TopicWrites) -> None:
+    bench.run(create(topics))
     with pytest.raises(NodeExists):
-        bench.run(writes.create_topic("t", TOPIC, b"other"))
+        bench.run(topics.create_topic("t", TOPIC, b"other"))
     assert bench.data([paths.config_topic("t")]) == [CONFIG]
 
 
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("lost", [1, 2])
 def test_a_topic_whose_reply_is_lost_is_created_once(
-    bench: Bench, node: Node, writes: BrokerWrites, applied: bool, lost: int
+    bench: Bench, node: Node, topics: TopicWrites, applied: bool, lost: int
 ) -> None:
     """`lost`: the reply to the first write (the config) or the second (the topic)."""
     if lost == 1:
@@ -245,25 +252,25 @@ def test_a_topic_whose_reply_is_lost_is_created_once(
     else:
         bench.change(Create(paths.config_topic("t"), CONFIG))
         node.connection.lose_reply(applied=applied)
-    bench.run(create(writes))
+    bench.run(create(topics))
     row = bench.row(paths.topic("t"))
     assert row is not None
     assert (row.data, row.stat.version) == (TOPIC, 0)
 
 
-def test_partitions_are_added_at_the_version_that_was_read(bench: Bench, writes: BrokerWrites) -> None:
-    bench.run(create(writes))
-    bench.run(expand(writes))
+def test_partitions_are_added_at_the_version_that_was_read(bench: Bench, topics: TopicWrites) -> None:
+    bench.run(create(topics))
+    bench.run(expand(topics))
     assert bench.data([paths.topic("t")]) == [b"more"]
 
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_an_expansion_whose_reply_is_lost_is_made_once(
-    bench: Bench, node: Node, writes: BrokerWrites, applied: bool
+    bench: Bench, node: Node, topics: TopicWrites, applied: bool
 ) -> None:
-    bench.run(create(writes))
+    bench.run(create(topics))
     node.connection.lose_reply(applied=applied)
-    bench.run(expand(writes))
+    bench.run(expand(topics))
     row = bench.row(paths.topic("t"))
     assert row is not None
     assert (row.data, row.stat.version) == (b"more", 1)
@@ -279,40 +286,55 @@ def delete_it(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("meanwhile", "error"), [(change_it, BadVersion), (delete_it, NoNode)])
 def test_partitions_are_not_added_to_a_topic_that_has_changed(
-    bench: Bench, writes: BrokerWrites, meanwhile: Callable[[Bench], None], error: type[Exception]
+    bench: Bench, topics: TopicWrites, meanwhile: Callable[[Bench], None], error: type[Exception]
 ) -> None:
-    bench.run(create(writes))
+    bench.run(create(topics))
     meanwhile(bench)
     with pytest.raises(error):
-        bench.run(expand(writes))
+        bench.run(expand(topics))
 
 
 def test_a_parent_that_is_missing_is_named(bench: Bench) -> None:
+    node = bench.node()
+    topics = TopicWrites(node.client, node.win())
     with pytest.raises(NoNode, match="/config/topics/t"):
-        bench.run(create(BrokerWrites(bench.node().client)))
+        bench.run(create(topics))
 
 
-def test_a_request_to_delete_is_left_empty_for_a_topic_that_is_there(bench: Bench, writes: BrokerWrites) -> None:
-    bench.run(create(writes))
-    bench.run(writes.ask_to_delete_topic("t"))
+@pytest.mark.parametrize("write", [create, expand])
+def test_a_controller_that_was_deposed_changes_no_topic(
+    bench: Bench, topics: TopicWrites, write: Callable[[TopicWrites], Coro[None]]
+) -> None:
+    """It stood still while the topic was deleted and created again, at the version that it has read."""
+    bench.change(SetData(paths.CONTROLLER_EPOCH, b"2", ANY_VERSION))
+    if write is expand:
+        bench.change(Create(paths.topic("t"), TOPIC))
+    with pytest.raises(ControllerMoved):
+        bench.run(write(topics))
+    assert bench.data([paths.topic("t"), paths.config_topic("t")]) == [TOPIC if write is expand else None, None]
+
+
+def test_a_request_to_delete_is_left_empty_for_a_topic_that_is_there(bench: Bench, topics: TopicWrites) -> None:
+    bench.run(create(topics))
+    bench.run(topics.ask_to_delete_topic("t"))
     assert bench.data([paths.delete_topic("t")]) == [None]
     with pytest.raises(NodeExists):
-        bench.run(writes.ask_to_delete_topic("t"))
+        bench.run(topics.ask_to_delete_topic("t"))
     with pytest.raises(NoNode):
-        bench.run(writes.ask_to_delete_topic("none"))
+        bench.run(topics.ask_to_delete_topic("none"))
     assert bench.row(paths.delete_topic("none")) is None
 
 
-def test_a_request_to_delete_whose_reply_is_lost_is_there(bench: Bench, node: Node, writes: BrokerWrites) -> None:
-    bench.run(create(writes))
+def test_a_request_to_delete_whose_reply_is_lost_is_there(bench: Bench, node: Node, topics: TopicWrites) -> None:
+    bench.run(create(topics))
     node.connection.lose_reply(applied=True)
     with pytest.raises(NodeExists):
-        bench.run(writes.ask_to_delete_topic("t"))
+        bench.run(topics.ask_to_delete_topic("t"))
     assert bench.row(paths.delete_topic("t")) is not None
 
 
-def test_a_request_to_delete_that_is_lost_is_made_again(bench: Bench, node: Node, writes: BrokerWrites) -> None:
-    bench.run(create(writes))
+def test_a_request_to_delete_that_is_lost_is_made_again(bench: Bench, node: Node, topics: TopicWrites) -> None:
+    bench.run(create(topics))
     node.connection.lose_reply(applied=False)
-    bench.run(writes.ask_to_delete_topic("t"))
+    bench.run(topics.ask_to_delete_topic("t"))
     assert bench.row(paths.delete_topic("t")) is not None

@@ -1,7 +1,6 @@
 """CreateTopics and CreatePartitions: requests are checked, placed and written to the topic's znode.
 
-The znode's watch then reports the new partitions to `topic_changes`, as it does for writes of any other client. These
-writes are not fenced, like those of Kafka's admin tools.
+The znode's watch then reports the new partitions to `topic_changes`, as it does for writes of any other client.
 """
 
 from __future__ import annotations
