@@ -377,6 +377,14 @@ def test_a_timeout_goes_on_at_the_next_coordinator(broker: TransactionBroker) ->
     assert broker.state() is CompleteAbort
 
 
+def test_a_transaction_that_began_in_the_future_has_no_more_than_its_timeout(broker: TransactionBroker) -> None:
+    broker.add(broker.begun())
+    broker.clock._epoch_ms -= 3_600_000
+    broker.lose_and_lead(1)
+    broker.wait(TIMEOUT_MS + 1_000)
+    assert broker.state() is CompleteAbort
+
+
 def test_an_id_that_is_not_used_is_forgotten(broker: TransactionBroker) -> None:
     assert broker.broker.transactions is not None
     broker.begun()

@@ -307,10 +307,11 @@ class TransactionCoordinator:
     # Time.
 
     def _expect_end(self, partition: Partition, transaction: TransactionMetadata) -> None:
-        """The transaction is to end within its timeout."""
+        """The transaction is to end within its timeout. Its beginning may be in the future, as the wall clock of the
+        broker that it began on may be ahead: unlike Kafka's, it gets no more than its timeout then."""
         if transaction.timeout is None:
             left_ms = transaction.start_ms + transaction.timeout_ms - self._clock.wall_ms()
-            delay_ms = max(left_ms, 0) + 1
+            delay_ms = min(max(left_ms, 0), transaction.timeout_ms) + 1
             transaction.timeout = self._clock.call_later(delay_ms, lambda: self._timed_out(partition, transaction))
 
     def _stop_timeout(self, transaction: TransactionMetadata) -> None:
