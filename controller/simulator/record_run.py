@@ -289,13 +289,13 @@ class RecordRun:
             state = states.get((topic, number))
             if state is None or state.leader not in self._liveness_checker.core:
                 continue
-            mine = _committed(self._replica(state.leader, topic, number))
+            leads = self._replica(state.leader, topic, number)
             for member in state.isr:
                 if member == state.leader or member not in self._liveness_checker.core:
                     continue
-                theirs = _committed(self._replica(member, topic, number))
-                if mine is None or theirs is None:
-                    continue
+                follows = self._replica(member, topic, number)
+                start = max(_first_readable(leads), _first_readable(follows))
+                mine, theirs = _committed(leads, start), _committed(follows, start)
                 both = min(len(mine), len(theirs))
                 if mine[:both] != theirs[:both]:
                     where = next(at for at in range(both) if mine[at] != theirs[at])
@@ -306,15 +306,22 @@ class RecordRun:
                     )
 
 
-def _committed(partition: Partition | None) -> bytes | None:
-    """The bytes of all batches below the high watermark; None without a log."""
+def _first_readable(partition: Partition | None) -> int:
+    """The offset; an HDD that is lost may have had the beginning of a log."""
     if partition is None or partition.log is None:
-        return None
-    return b"".join(_batches(partition.log, partition.high_watermark))
+        return 0
+    lost = partition.log.unavailable
+    return partition.log.log_start_offset if lost is None else max(lost.end_offset, partition.log.log_start_offset)
 
 
-def _batches(log: PartitionLog, up_to: int) -> Iterator[bytes]:
-    at = log.log_start_offset
+def _committed(partition: Partition | None, start: int) -> bytes:
+    """The bytes of all batches from `start` to the high watermark; none without a log."""
+    if partition is None or partition.log is None:
+        return b""
+    return b"".join(_batches(partition.log, start, partition.high_watermark))
+
+
+def _batches(log: PartitionLog, at: int, up_to: int) -> Iterator[bytes]:
     while at < up_to:
         raw = bytes(log.read(at, 1 << 20, up_to=up_to).read())
         raw = raw[: whole_bytes(memoryview(raw))]
