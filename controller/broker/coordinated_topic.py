@@ -134,7 +134,7 @@ class Reading(Protocol[T_co]):
 
     damaged: list[str]
 
-    def take(self, header: BatchHeader, records: Sequence[Record]) -> None: ...
+    def take(self, read: Iterable[tuple[BatchHeader, Sequence[Record]]]) -> None: ...
 
     def entries(self) -> Mapping[str, T_co]:
         """What they say, once all are read."""
@@ -309,8 +309,7 @@ class CoordinatedTopic(Generic[T]):
                     return
                 if not read:
                     break
-                for header, records in read:
-                    reading.take(header, records)
+                reading.take(read)
                 offset = read[-1][0].next_offset
         except (OSError, StorageError) as error:
             if isinstance(error, OSError) and not is_shortage(error):

@@ -5,7 +5,7 @@ In simulation, for a few seeds: a fault counts as found when any of them fails. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from controller.broker import coordinated_topic
 from controller.broker.groups import coordinator as coordinators
 from controller.broker.groups.coordinator import GroupCoordinator
-from controller.broker.groups.group import ConsumerGroup, GroupMember
+from controller.broker.groups.group import ConsumerGroup, GroupMember, TopicPartition
 from controller.broker.groups.offsets_topic import OFFSETS_TOPIC, CommittedOffset
 from controller.broker.groups.store import GroupStore, _GroupReading
 from controller.broker.request_context import Steps
@@ -123,15 +123,13 @@ def load_skips_the_last_batches(patch: Patch) -> None:
 
 def load_keeps_the_first(patch: Patch) -> None:
     """Of several commits to one partition the first that was read counts."""
-    right = _GroupReading.take
+    right = _GroupReading._offset
 
-    def first_counts(self: _GroupReading, header: Any, records: Sequence[Any]) -> None:
-        known = {group: dict(offsets) for group, offsets in self.offsets.items()}
-        right(self, header, records)
-        for group, offsets in known.items():
-            self.offsets.setdefault(group, {}).update(offsets)
+    def first_counts(self: _GroupReading, group: str, key: TopicPartition, committed: CommittedOffset | None) -> None:
+        if key not in self.offsets.get(group, ()):
+            right(self, group, key, committed)
 
-    patch.setattr(_GroupReading, "take", first_counts)
+    patch.setattr(_GroupReading, "_offset", first_counts)
 
 
 def generation_not_written(patch: Patch) -> None:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -57,33 +57,49 @@ class _GroupReading:
     offsets: dict[str, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
     open: dict[int, list[tuple[str, TopicPartition, CommittedOffset | None]]] = field(default_factory=dict)
 
-    def take(self, header: BatchHeader, records: Sequence[Record]) -> None:
-        if header.is_control:
-            ended = self.open.pop(header.producer_id, ())
-            marker = marker_in(records)
-            if marker is not None and marker.commits:
-                for group, key, committed in ended:
-                    self._offset(group, key, committed)
-            return
-        for record in records:
-            try:
-                self._record(header, record)
-            except UnknownRecord as error:
-                self.damaged.append(f"offset {record.offset}: {error}")
+    def take(self, read: Iterable[tuple[BatchHeader, Sequence[Record]]]) -> None:
+        of_groups: dict[str, list[Record]] = {}
+        for header, records in read:
+            if header.is_control:
+                ended = self.open.pop(header.producer_id, ())
+                marker = marker_in(records)
+                if marker is not None and marker.commits:
+                    for group, key, committed in ended:
+                        self._offset(group, key, committed)
+                continue
+            for record in records:
+                try:
+                    self._record(header, record, of_groups)
+                except UnknownRecord as error:
+                    self._note_damaged(record, error)
+        for group, records in of_groups.items():
+            self._last(group, records)
 
-    def _record(self, header: BatchHeader, record: Record) -> None:
+    def _record(self, header: BatchHeader, record: Record, of_groups: dict[str, list[Record]]) -> None:
         key = read_key(record.key)
         if not isinstance(key, OffsetCommitKey):
-            if record.value is None:
-                self.groups.pop(key.group, None)
-            else:
-                self.groups[key.group] = ConsumerGroup.of_record(key.group, read_group(record.value))
+            of_groups.setdefault(key.group, []).append(record)
             return
         committed = None if record.value is None else read_offset(record.value, header.base_offset)
         if header.is_transactional:
             self.open.setdefault(header.producer_id, []).append((key.group, (key.topic, key.partition), committed))
         else:
             self._offset(key.group, (key.topic, key.partition), committed)
+
+    def _last(self, group: str, records: Sequence[Record]) -> None:
+        """Of a group's records, only the last is decoded; the one before if that is damaged."""
+        for record in reversed(records):
+            try:
+                if record.value is None:
+                    self.groups.pop(group, None)
+                else:
+                    self.groups[group] = ConsumerGroup.of_record(group, read_group(record.value))
+                return
+            except UnknownRecord as error:
+                self._note_damaged(record, error)
+
+    def _note_damaged(self, record: Record, error: UnknownRecord) -> None:
+        self.damaged.append(f"offset {record.offset}: {error}")
 
     def _offset(self, group: str, key: TopicPartition, committed: CommittedOffset | None) -> None:
         offsets = self.offsets.setdefault(group, {})

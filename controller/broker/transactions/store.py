@@ -5,7 +5,7 @@ TransactionStateManager.appendTransactionToLog.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.broker.coordinated_topic import (
@@ -46,17 +46,26 @@ class _TransactionReading:
     damaged: list[str] = field(default_factory=list)
     transactions: dict[str, TransactionMetadata] = field(default_factory=dict)
 
-    def take(self, header: BatchHeader, records: Sequence[Record]) -> None:
-        if header.is_control:
-            return
-        for record in records:
+    def take(self, read: Iterable[tuple[BatchHeader, Sequence[Record]]]) -> None:
+        last: dict[str, Record] = {}
+        for record in (record for header, records in read if not header.is_control for record in records):
             try:
                 transactional_id = read_transaction_key(record.key)
-                self.transactions.pop(transactional_id, None)
+            except UnknownRecord as error:
+                self._note_damaged(record, error)
+            else:
+                last.pop(transactional_id, None)
+                last[transactional_id] = record
+        for transactional_id, record in last.items():
+            self.transactions.pop(transactional_id, None)
+            try:
                 if record.value is not None:
                     self.transactions[transactional_id] = read_transaction(transactional_id, record.value)
             except UnknownRecord as error:
-                self.damaged.append(f"offset {record.offset}: {error}")
+                self._note_damaged(record, error)
+
+    def _note_damaged(self, record: Record, error: UnknownRecord) -> None:
+        self.damaged.append(f"offset {record.offset}: {error}")
 
     def entries(self) -> Mapping[str, TransactionMetadata]:
         return self.transactions
