@@ -21,7 +21,6 @@ from controller.trace import MetadataSeen
 REQUEST_TIMEOUT_S = 1.0
 CREATE_TIMEOUT_S = 30.0
 ATTEMPT_TIMEOUT_S = 5.0
-CREATE_AGAIN_S = 0.1
 RENEWAL_S = 1.0
 LEFT_OUT_S = 5.0
 """How long a client without a response is skipped."""

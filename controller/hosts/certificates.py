@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-OWNER_ONLY = 0o600
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 AUTHORITY_LIFE = datetime.timedelta(days=3_650)
 LIFE = datetime.timedelta(days=365)

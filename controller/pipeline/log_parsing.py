@@ -219,7 +219,6 @@ CONTROLLER = (
 )  # fmt: skip
 
 STATE_CHANGE_LOGGER = "state.change.logger"
-LIST_SEPARATOR = ","
 BROKER_STATE = r"BrokerState\(brokerId=([0-9]+), brokerEpoch=-?[0-9]+\)"
 """The notation of an ISR member in Kafka 3.5 and later."""
 

@@ -47,7 +47,24 @@ RECENT_MS = 10_000
 CHECK_BYTES = 1024 * 1024
 
 
-def headers_between(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+class HeaderReader:
+    """Reads headers of one file, and keeps the last piece. For one call, in which the file stays as it is."""
+
+    __slots__ = ("_at", "_file", "_piece")
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._piece, self._at = b"", 0
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes, a header's at least unless the file ends."""
+        skipped = position - self._at
+        if not 0 <= skipped <= len(self._piece) - HEADER_BYTES:
+            self._piece, self._at, skipped = self._file.read_at(position, length), position, 0
+        return self._piece[skipped:] if skipped else self._piece
+
+
+def headers_between(file: File | HeaderReader, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each batch from `start`, which is where one begins, to `end`, where one ends.
 
     Raises CorruptBatch with the position in the file; CRCs are not looked at.
@@ -385,10 +402,10 @@ class Segment:
             raise UnsoundIndex(f"{self.path} at {error.position}: {error.reason}") from None
         raise UnsoundIndex(f"{self.path}: time index entry {last_time} is of another file")
 
-    def _begins_batch_of(self, position: int, offset: int) -> bool:
+    def _begins_batch_of(self, position: int, offset: int, reader: HeaderReader | None = None) -> bool:
         """Whether a batch that begins at `position` goes up to `offset`, or one after it does."""
         try:
-            header = header_at(self.file.read_at(position, HEADER_BYTES), 0, self.size_bytes - position)
+            header = header_at((reader or self.file).read_at(position, LOOK_BYTES), 0, self.size_bytes - position)
         except CorruptBatch:
             return False
         return self.base_offset <= header.base_offset <= offset
@@ -418,37 +435,39 @@ class Segment:
 
     # Reading
 
-    def _headers(self, start: int) -> Iterator[tuple[int, BatchHeader]]:
+    def _headers(self, start: int, reader: HeaderReader | None = None) -> Iterator[tuple[int, BatchHeader]]:
         try:
-            yield from headers_between(self.file, start, self.size_bytes)
+            yield from headers_between(reader or self.file, start, self.size_bytes)
         except CorruptBatch as error:
             raise CorruptLog(self.path, error.position, error.reason) from None
 
-    def headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+    def headers_from(self, offset: int, reader: HeaderReader | None = None) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) from the batch that holds `offset`, or the first after it. Raises CorruptLog."""
         self._load()
+        reader = reader or HeaderReader(self.file)
         entry = self.offsets.floor(offset - self.base_offset)
-        if entry is not None and not self._begins_batch_of(entry[1], entry[0] + self.base_offset):
+        if entry is not None and not self._begins_batch_of(entry[1], entry[0] + self.base_offset, reader):
             self._rebuild()
+            reader = None
             entry = self.offsets.floor(offset - self.base_offset)
-        for position, header in self._headers(0 if entry is None else entry[1]):
+        for position, header in self._headers(0 if entry is None else entry[1], reader):
             if header.last_offset >= offset:
                 yield position, header
 
-    def position_of(self, offset: int) -> int:
+    def position_of(self, offset: int, reader: HeaderReader | None = None) -> int:
         """Where the batch that holds `offset`, or the first after it, begins; the end if there is none."""
         if offset >= self.next_offset >= 0:
             return self.size_bytes
         position = None if self._marks is None else self._marks.get(offset)
         if position is None:
-            position = next((position for position, _ in self.headers_from(offset)), self.size_bytes)
+            position = next((position for position, _ in self.headers_from(offset, reader)), self.size_bytes)
         return position
 
-    def batch_bytes(self, position: int) -> int:
+    def batch_bytes(self, position: int, reader: HeaderReader) -> int:
         """The size of the batch that begins there; 0 at the end."""
-        return next((header.size_bytes for _, header in self._headers(position)), 0)
+        return next((header.size_bytes for _, header in self._headers(position, reader)), 0)
 
-    def last_batch_end(self, start: int, end: int) -> int:
+    def last_batch_end(self, start: int, end: int, reader: HeaderReader) -> int:
         """Return where the last batch ends that lies between `start`, where one begins, and `end`, which is before the
         segment's; `start` if there is none, or if the index is wrong."""
         self._load()
@@ -457,7 +476,7 @@ class Segment:
         if entry is not None and entry[1] > start:
             begin, before = entry[1], entry[0] + self.base_offset
         try:
-            for position, header in headers_between(self.file, begin, self.size_bytes):
+            for position, header in headers_between(reader, begin, self.size_bytes):
                 if header.base_offset > before:
                     return start
                 if position + header.size_bytes > end:
@@ -725,7 +744,8 @@ def range_from(
     index = index_of(segments, offset)
     while True:
         segment = segments[index]
-        start = segment.position_of(offset)
+        reader = HeaderReader(segment.file)
+        start = segment.position_of(offset, reader)
         end = segment.position_of(up_to) if up_to < segment.next_offset else segment.size_bytes
         is_last = index == len(segments) - 1
         if start < end or is_last or up_to <= segment.next_offset:
@@ -734,7 +754,7 @@ def range_from(
     length = max(end - start, 0)
     if length <= max_bytes:
         return segment.range(start, length)
-    complete = segment.last_batch_end(start, start + max_bytes) - start
+    complete = segment.last_batch_end(start, start + max_bytes, reader) - start
     if complete:
         return segment.range(start, complete, max_bytes - complete, length - complete)
-    return segment.range(start, max(max_bytes, segment.batch_bytes(start) if whole_first_batch else 0))
+    return segment.range(start, max(max_bytes, segment.batch_bytes(start, reader) if whole_first_batch else 0))

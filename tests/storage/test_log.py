@@ -26,7 +26,7 @@ from controller.storage import (
 )
 from controller.storage.batches import Record, encode_batch, encode_record
 from controller.storage.disk_files import FileDisk
-from controller.storage.segment import Segment
+from controller.storage.segment import HeaderReader, Segment
 from tests.storage.batches import START_MS, Clock, batch, offset_for_timestamp
 
 SIZE = len(batch())
@@ -281,7 +281,7 @@ def test_a_wrong_index_entry_is_not_taken_for_the_end_of_a_batch(
     at: dict[int | str, int] = {"second": len(batches[0]), 20: 20, 0: 0}
     segment.offsets.clear()
     segment.offsets.append(entry[0], at[entry[1]])
-    assert segment.last_batch_end(0, at["second"] + 30) == at[expected]
+    assert segment.last_batch_end(0, at["second"] + 30, HeaderReader(segment.file)) == at[expected]
 
 
 def test_a_reader_that_goes_on_where_its_read_ended_finds_the_place_without_a_scan(

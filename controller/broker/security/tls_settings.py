@@ -43,7 +43,6 @@ READ_ZOOKEEPER_TLS_SETTINGS = (
     "zookeeper.ssl.truststore.type",
 )
 """Of the connection to ZooKeeper. Kafka's names; with a PEM file the password is that of its key."""
-SECRET_WORDS = ("password", "secret", "key", "jaas", "certificate")
 
 
 class TlsSettings(msgspec.Struct, frozen=True):
