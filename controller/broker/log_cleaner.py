@@ -124,10 +124,6 @@ class LogCleaner:
         if self._timer is not None:
             self._timer.cancel()
 
-    @property
-    def is_cleaning(self) -> bool:
-        return self._current is not None
-
     def look(self) -> None:
         """Begin to clean the dirtiest log that is due; look again later if there is none."""
         self.figures.last_run_ms = self._clock.now_ms()

@@ -253,14 +253,17 @@ class OpenFile:
 
     def require_cached(self, position: int, length: int) -> None:
         end, now_s = position + length, time.monotonic()
-        begin, until, until_s = self._checked
-        if begin <= position and end <= until and now_s < until_s:
+        begin, until, until_s = self._checked if now_s < self._checked[2] else (position, position, now_s + CHECKED_S)
+        if begin <= position and end <= until:
             return
         identity = self.identity
         busy = _busy.has(identity, position, end, now_s) and not self._was_read_in(position, end, now_s)
         if not is_cached(self._fd, position, length, busy=busy):
             raise _not_cached(self, identity, position, length)
-        self._checked = (position, end, now_s + CHECKED_S)
+        adjoins = begin <= end and position <= until  # an answer and what is read ahead of the next one
+        self._checked = (
+            (min(begin, position), max(until, end), until_s) if adjoins else (position, end, now_s + CHECKED_S)
+        )
 
     def _was_read_in(self, position: int, end: int, now_s: float) -> bool:
         """Whether these bytes were lately read in, on a file system that can be asked for no more."""

@@ -168,7 +168,7 @@ def test_a_failing_disk_takes_its_directory_offline() -> None:
     one.disk.fail_after = one.disk.changes + 5
     one.clock.advance_to(2 * BACKOFF_MS)
     assert isinstance(one.directory.health.cause, OSError)
-    assert not one.cleaner.is_cleaning
+    assert one.cleaner._current is None
 
 
 @pytest.mark.parametrize("action", ["delete", "truncate", "close"])
@@ -178,7 +178,7 @@ def test_a_log_may_be_deleted_cut_or_closed_while_it_is_cleaned(action: str) -> 
         log = one.fill(ONE)
         one.cleaner.look()
         one.clock.advance_to(turns * 30)
-        is_cleaning = one.cleaner.is_cleaning
+        is_cleaning = one.cleaner._current is not None
         if action == "delete":
             one.directory.delete(ONE)
         elif action == "truncate":
@@ -203,7 +203,7 @@ def test_a_rate_spreads_a_cleaning_over_time() -> None:
     log = one.fill(ONE)
     one.cleaner.look()
     one.clock.advance_to(2_000)
-    assert one.cleaner.is_cleaning
+    assert one.cleaner._current is not None
     one.clock.advance_to(1_000_000)
     assert one.cleaner.figures.cleanings == 1
     assert log.cleaned_to == log.segment_offsets[-1]

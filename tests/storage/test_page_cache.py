@@ -91,7 +91,11 @@ def test_what_was_found_is_looked_for_again_since_the_system_may_evict_it(
     file.read_in(0, MEGABYTE)
     file.require_cached(0, 600_000)
     file.require_cached(100, 500_000)  # an answer is sent at once
-    assert looks == [(0, 600_000)]
+    file.require_cached(600_000, 400_000)  # what is read ahead of the next
+    file.require_cached(0, 600_000)
+    file.require_cached(500_000, 500_000)
+    assert looks == [(0, 600_000), (600_000, 400_000)]
+    file._opened()._checked = (0, 0, 0.0)
     monkeypatch.setattr(disk_files, "CHECKED_S", 0.0)
     file.require_cached(0, MEGABYTE)
     os.posix_fadvise(file.fileno(), 512 * 1024, 64 * 1024, os.POSIX_FADV_DONTNEED)

@@ -69,7 +69,7 @@ class Desk:
 
     def settle(self) -> None:
         """Wait until all is durable and no snapshot is being written."""
-        while not self.failures and (self.storage.durable != self.storage.zxid or self.storage.takes_snapshot):
+        while not self.failures and (self.storage.durable != self.storage.zxid or self.storage._snapshot is not None):
             self.pump(0.01)
 
     def dump(self) -> Dump:

@@ -109,11 +109,6 @@ class Storage:
         """The number of groups of transactions that were written and synced together."""
         return self._log.groups
 
-    @property
-    def takes_snapshot(self) -> bool:
-        """Whether a snapshot is being written."""
-        return self._snapshot is not None
-
     def begin_session(self, zxid: int, session: SessionRecord) -> None:
         """Log a new session, which is transaction `zxid`."""
         self.sessions[session.id] = session
