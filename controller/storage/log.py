@@ -451,10 +451,12 @@ class PartitionLog:
                 self._sync_names()
         # Opened before the empty one goes: without a descriptor for it the log stays as it was.
         begun = self._begin(base_offset, self._now_ms())
-        if not sealed.size_bytes:
-            self._remove(self._segments.pop())
-        self._segments.append(begun)
         self._new_names = True
+        if sealed.size_bytes:
+            self._segments.append(begun)
+        else:
+            self._segments[-1] = begun
+            self._remove(sealed)
 
     # What a log on two tiers does otherwise
 

@@ -53,8 +53,7 @@ class HeaderReader:
     __slots__ = ("_at", "_file", "_piece")
 
     def __init__(self, file: File) -> None:
-        self._file = file
-        self._piece, self._at = b"", 0
+        self._file, self._piece, self._at = file, b"", 0
 
     def read_at(self, position: int, length: int) -> bytes:
         """Up to `length` bytes, a header's at least unless the file ends."""

@@ -122,6 +122,17 @@ class TieredLog(PartitionLog):
         super()._sync_names()
 
     def _remove(self, segment: Segment) -> None:
+        """At the log's end. An HDD that fails meanwhile must not bring it back."""
+        store = segment.store
+        try:
+            self._remove_files(segment)
+        except LogOffline:
+            if store is None or store.is_online:
+                raise
+        if store is not None and not store.is_online:
+            self.tiers.truncating(segment.base_offset)
+
+    def _remove_files(self, segment: Segment) -> None:
         if segment.is_on_hdd and not segment.size_bytes:
             # The one on the SSD that takes its place may have its name, and no other. That is to be there first.
             self._disk.sync_names(self.directory)
@@ -131,7 +142,7 @@ class TieredLog(PartitionLog):
         """At once: the tiers are the log's thread's."""
         self._sync_names()
         for segment in segments:
-            self._remove(segment)
+            self._remove_files(segment)
             self._sync_names()
         self._let_go = None
         return Removal(self._disk, self.directory, ())

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from controller.storage.checkpoints import decode_offsets
 from controller.zookeeper.server.server import ZooKeeperServer
@@ -141,6 +142,13 @@ def look_at_a_group(cluster: MixedCluster, tools: Tools) -> None:
             return sum(int(str(one["count"])) for one in events(path, "records_consumed")) >= read
 
         eventually(consumed, f"{read} records are consumed", LIMIT_S)
+
+        def committed() -> bool:
+            asked = [ConsumerGroupTopicPartitions("verified", [TopicPartition("perf", one) for one in (0, 1)])]
+            found = cluster.ask(lambda admin: admin.list_consumer_group_offsets(asked)["verified"])
+            return all(one.offset >= 0 for one in found.topic_partitions)
+
+        eventually(committed, "auto-commit has committed, for the first time after 5 s", LIMIT_S)
         tools.groups("list", "--list", r"(?m)^verified$")
         tools.groups("list with states", "--list --state", r"(?m)^verified\s+Stable")
         tools.groups("list, by state", "--list --state Empty", r"(?m)^measured\s+Empty")

@@ -13,8 +13,9 @@ from controller.machine.disk import MemoryDisk
 from controller.storage import LogDirectory, LogOffline, LogSettings
 from controller.storage.disk import NotCached
 from controller.storage.errors import CorruptLog, SsdFull
+from controller.storage.segment import Segment
 from controller.storage.tiered_log import TieredLog, copying
-from controller.storage.tiers import TIER_CHECKPOINT, TierCheckpoint, segment_places
+from controller.storage.tiers import TIER_CHECKPOINT, HddStore, TierCheckpoint, segment_places
 from statemachines.log_segment import SegmentState
 from statemachines.tier_placement import Tier, next_to_copy
 from tests.storage.batches import Clock, batch, offset_for_timestamp
@@ -141,6 +142,58 @@ def test_a_lost_hdd_with_the_active_segment_takes_the_log_offline() -> None:
     with pytest.raises(LogOffline, match="is lost"):
         tiers.log.read(0, 100)
     assert tiers.directory.health.cause is None
+
+
+def fails_as_it_removes(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> HddStore:
+    store = segment.store
+    assert store is not None
+    remove_now = store.disk.remove
+
+    def remove(path: str) -> None:
+        if f"{segment.base_offset:020}" in path:
+            raise store.failure(OSError("the HDD has failed"))
+        remove_now(path)
+
+    monkeypatch.setattr(store.disk, "remove", remove)
+    return store
+
+
+def test_a_hdd_that_fails_as_its_empty_segment_makes_way_leaves_a_log_that_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiers = Tiers()
+    tiers.log.tiers.append_to = Tier.HDD
+    tiers.append(1)
+    tiers.log.restart_at(5)
+    assert tiers.states() == ["ActiveOnHdd"]
+    store = fails_as_it_removes(tiers.log.segments[0], monkeypatch)
+    tiers.log.tiers.append_to = Tier.SSD
+    tiers.append(2)
+    assert not store.is_online
+    assert tiers.states() == ["Active"]
+    tiers.log.flush()
+    monkeypatch.undo()
+    tiers.open()
+    assert read_all_from(tiers.log, 5) == [tiers.log.read(offset, 1).read() for offset in (5, 6)]
+
+
+def test_a_hdd_that_fails_during_a_truncation_brings_nothing_back(
+    tiers: Tiers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiers.append(30)
+    tiers.copy_all()
+    tiers.log.flush()
+    end, third = tiers.log.log_end_offset, tiers.log.segment_offsets[2]
+    store = fails_as_it_removes(tiers.log.segments[-2], monkeypatch)
+    assert tiers.log.truncate_to(tiers.log.segment_offsets[3] + 1)
+    assert not store.is_online
+    while tiers.log.log_end_offset < end:
+        tiers.log.append_as_leader(batch(1, base_offset=0, value=b"y" * 100), 2)
+    tiers.log.flush()
+    now = read_all_from(tiers.log, third)
+    monkeypatch.undo()
+    tiers.open()
+    assert read_all_from(tiers.log, third) == now
 
 
 def test_a_deleted_log_leaves_nothing_on_any_tier(tiers: Tiers) -> None:

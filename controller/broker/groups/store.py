@@ -71,7 +71,7 @@ class _GroupReading:
                 try:
                     self._record(header, record, of_groups)
                 except UnknownRecord as error:
-                    self._note_damaged(record, error)
+                    self.damaged.append(f"offset {record.offset}: {error}")
         for group, records in of_groups.items():
             self._last(group, records)
 
@@ -96,10 +96,7 @@ class _GroupReading:
                     self.groups[group] = ConsumerGroup.of_record(group, read_group(record.value))
                 return
             except UnknownRecord as error:
-                self._note_damaged(record, error)
-
-    def _note_damaged(self, record: Record, error: UnknownRecord) -> None:
-        self.damaged.append(f"offset {record.offset}: {error}")
+                self.damaged.append(f"offset {record.offset}: {error}")
 
     def _offset(self, group: str, key: TopicPartition, committed: CommittedOffset | None) -> None:
         offsets = self.offsets.setdefault(group, {})

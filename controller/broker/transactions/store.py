@@ -52,7 +52,7 @@ class _TransactionReading:
             try:
                 transactional_id = read_transaction_key(record.key)
             except UnknownRecord as error:
-                self._note_damaged(record, error)
+                self.damaged.append(f"offset {record.offset}: {error}")
             else:
                 last.pop(transactional_id, None)
                 last[transactional_id] = record
@@ -62,10 +62,7 @@ class _TransactionReading:
                 if record.value is not None:
                     self.transactions[transactional_id] = read_transaction(transactional_id, record.value)
             except UnknownRecord as error:
-                self._note_damaged(record, error)
-
-    def _note_damaged(self, record: Record, error: UnknownRecord) -> None:
-        self.damaged.append(f"offset {record.offset}: {error}")
+                self.damaged.append(f"offset {record.offset}: {error}")
 
     def entries(self) -> Mapping[str, TransactionMetadata]:
         return self.transactions
