@@ -1,10 +1,9 @@
 """The writes of a broker's own: the complete list of what is written to ZooKeeper without being controller.
 
 `BrokerWrites`: its registration, the tree that a first start makes, the cluster's id, a generated broker id.
-`BrokerDataWrites`, for a broker that stores records: blocks of
-producer ids, changed configs with their notifications (deleted when all brokers have read them), notifications of
-failed log directories, and below inter-broker protocol 2.7 the ISRs of partitions that this broker leads, with their
-notifications.
+`BrokerDataWrites`, for a broker that stores records: blocks of producer ids, changed configs with their notifications
+(deleted when all brokers have read them), notifications of failed log directories, and below inter-broker protocol 2.7
+the ISRs of partitions that this broker leads, with their notifications.
 
 Each handles its own unknown outcomes, and so does `TopicWrites`, which is fenced: a topic's creation and expansion, the
 request to delete one. Nothing else in the project writes past the fence, and the controller's handlers are given

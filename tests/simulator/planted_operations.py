@@ -23,6 +23,7 @@ from controller.core.leadership import Term
 from controller.core.reassignment import Partition, Removed
 from controller.core.request_batch import RequestBatch
 from controller.core.state_changes import Decision, ElectionRule, bring_partitions_online
+from controller.zookeeper.broker_writes import BrokerWrites, TopicWrites
 from statemachines.leader_election_columns import elect_controlled_shutdown_columns, elect_offline_columns
 from statemachines.reassignment import Assignment
 
@@ -292,6 +293,11 @@ def shutdown_elects_from_outside_the_isr(patch: Patch) -> None:
     patch.setattr(controlled_shutdown, "CONTROLLED_SHUTDOWN", ElectionRule("controlled shutdown", decide))
 
 
+def topics_written_past_the_fence(patch: Patch) -> None:
+    """As Kafka's controller writes them: also once another one is elected."""
+    patch.setattr(TopicWrites, "_multi", BrokerWrites._multi)
+
+
 def rebalanced_while_partitions_move(patch: Patch) -> None:
     """The clock gives leaders back whatever is on its way."""
 
@@ -333,4 +339,5 @@ OPERATION_FAULTS: Mapping[str, Callable[[Patch], None]] = {
     "shutdown-leaves-leaders": shutdown_leaves_leaders,
     "shutdown-elects-from-outside-the-isr": shutdown_elects_from_outside_the_isr,
     "rebalanced-while-partitions-move": rebalanced_while_partitions_move,
+    "topics-written-past-the-fence": topics_written_past_the_fence,
 }
