@@ -200,30 +200,24 @@ async def settled(group: Sequence[BenchMember], began_s: float, heartbeat_s: flo
 async def found_coordinator(
     servers: Sequence[Address], group: str, other_than: int = -1, retry_s: float = RETRY_S / 10
 ) -> tuple[int, Address]:
-    """Ask the servers in turn, each on a connection that is kept, until one names a coordinator that is another broker
-    than `other_than`."""
+    """Ask the servers in turn, until one names a coordinator that is another broker than `other_than`."""
     until_s = time.monotonic() + START_LIMIT_S
-    askers: dict[Address, MemberConnection] = {}
-    try:
-        for server in itertools.cycle(servers):
-            if time.monotonic() > until_s:
-                raise RuntimeError(f"FindCoordinator {group}: none in {START_LIMIT_S:g} s")
-            try:
-                if server not in askers:
-                    asker = MemberConnection("bench")
-                    await asker.open(server)
-                    askers[server] = asker
-                request = FindCoordinatorRequest(group, 0)
-                found = await askers[server].ask(ApiKey.FIND_COORDINATOR, FIND, request, FindCoordinatorResponse)
-            except OSError:
-                askers.pop(server, None)  # the broker is dead
-                continue
+    for server in itertools.cycle(servers):
+        if time.monotonic() > until_s:
+            raise RuntimeError(f"FindCoordinator {group}: none in {START_LIMIT_S:g} s")
+        asker = MemberConnection("bench")
+        try:
+            await asker.open(server)
+            found = await asker.ask(
+                ApiKey.FIND_COORDINATOR, FIND, FindCoordinatorRequest(group, 0), FindCoordinatorResponse
+            )
             if found.error_code == ErrorCode.NONE and found.node_id != other_than:
                 return found.node_id, (found.host, found.port)
-            await asyncio.sleep(retry_s)
-    finally:
-        for asker in askers.values():
+        except OSError:
+            continue  # the broker is dead
+        finally:
             asker.close()
+        await asyncio.sleep(retry_s)
     raise RuntimeError("no server")
 
 
