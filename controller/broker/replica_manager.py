@@ -81,6 +81,8 @@ from controller.storage import (
 from controller.trace import MetadataApplied, Noted, ReplicaRoleApplied, RequestRefused, Trace
 
 Refused = Callable[[], bool]
+"""Asked after each wait of a controller's request. Once it is true, the broker has registered anew, and the request was
+meant for it before: nothing more of it is applied, and None is returned."""
 
 
 def _never() -> bool:
@@ -207,9 +209,6 @@ class ReplicaManager:
         return iter(self._partitions.values())
 
     # -- UpdateMetadata
-
-    # `refused` of the three is asked after each wait. Once it is true, nothing more of the request is applied and None
-    # is returned: the broker has registered anew, and the request was meant for it before.
 
     def update_metadata(
         self, request: UpdateMetadataRequest, refused: Refused = _never

@@ -254,16 +254,16 @@ def testing(runs: int) -> dict[str, Any]:
     coordinator, whose session expires at once, until all three are stable at the next one, after a rebalance.
 
     `killed_undisturbed`: of the kills during which the machine's host took no processor time, as far as Linux says.
-    As in timeit, Python's collector rests while a time is taken: it would add up to 70 ms, once in some 50 kills."""
+    Python's collector does not look at what was there before, such as modules; what kills leave it does collect."""
     from controller.testing import Kafka
 
-    gc.disable()
+    gc.collect()
+    gc.freeze()
     times: dict[str, list[float]] = {"stable_ms": [], "left_ms": [], "killed_ms": [], "killed_undisturbed_ms": []}
     settings = {"offsets.topic.num.partitions": "3"}
     with Kafka(brokers=3, settings=settings) as kafka:
         loop = asyncio.new_event_loop()
         for number in range(runs + 1):
-            gc.collect()
             trio = Trio(f"trio-{number}", [address(one) for one in kafka.bootstrap_servers.split(",")])
             loop.run_until_complete(trio.connect())
             found = {"stable_ms": loop.run_until_complete(trio.settle())}
@@ -280,7 +280,6 @@ def testing(runs: int) -> dict[str, Any]:
             for name, time_ms in found.items() if number else ():  # the first one creates __consumer_offsets
                 times[name].append(time_ms)
         loop.close()
-    gc.enable()
     return {name: spread(those) | {"count": len(those)} for name, those in times.items() if those}
 
 
