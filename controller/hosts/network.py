@@ -40,6 +40,8 @@ T = TypeVar("T")
 
 AT_ONCE = 1_000
 """How many timers run before the loop's other callbacks have their turn."""
+SOON_S = 0.001
+"""How long timers without a delay run, and those that they start, before the loop's other callbacks have theirs."""
 
 
 class _CountingSelector(selectors.DefaultSelector):
@@ -138,7 +140,8 @@ class RealClock:
 
     Timers are on one `TimingWheel` with a resolution of 1 ms, driven by one timer of asyncio's for the next bucket in
     use. A timer never fires early: its due time is rounded up to a millisecond. One without a delay is not on the
-    wheel; the loop runs it in its next iteration. The wheel is touched on the loop's thread only.
+    wheel; the loop runs it in its next iteration, and at once those that it leads to: a look at the sockets between
+    them would take longer than most of them do. The wheel is touched on the loop's thread only.
     """
 
     def __init__(self, network: NetworkThread, now_ms: Callable[[], float] = monotonic_ms) -> None:
@@ -148,6 +151,7 @@ class RealClock:
         self._wheel = TimingWheel(start_ms=int(self.now_ms()))
         self._handle: asyncio.TimerHandle | None = None
         self._armed_ms = NEVER_MS
+        self._soon: deque[_WheelTimer] = deque()
         self.wakes = 0
         """How often the loop was woken for the wheel."""
 
@@ -160,13 +164,17 @@ class RealClock:
         return time.time_ns() // 1_000_000
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        now_ms = self.now_ms()  # the way to the loop is not added to the delay
         timer = _WheelTimer(self._network, callback)
+        here = get_ident() == self._network.ident
         if delay_ms <= 0.0:
-            self._network.call(partial(self._call_soon, timer, now_ms / 1_000.0))
+            if here:
+                self._call_soon(timer)
+            else:
+                self._network.call(partial(self._call_soon, timer))
             return timer
-        due_ms = ceil(now_ms + delay_ms) if delay_ms < MAX_DELAY_MS else NEVER_MS
-        if get_ident() != self._network.ident:
+        # The way to the loop is not added to the delay.
+        due_ms = ceil(self.now_ms() + delay_ms) if delay_ms < MAX_DELAY_MS else NEVER_MS
+        if not here:
             self._network.call(partial(self._start, timer, due_ms))
             return timer
         wheel = self._wheel  # as `_start`
@@ -182,9 +190,24 @@ class RealClock:
 
     # -- on the loop
 
-    def _call_soon(self, timer: _WheelTimer, due_s: float) -> None:
-        if timer.callback is not None:
-            self._loop.call_at(due_s, timer.run)
+    def _call_soon(self, timer: _WheelTimer) -> None:
+        self._soon.append(timer)
+        if len(self._soon) == 1:
+            self._loop.call_soon(self._run_soon)
+
+    def _run_soon(self) -> None:
+        """Run the timers without a delay. One stays first in the queue while it runs, so that those that it starts
+        are run here too."""
+        soon, until = self._soon, time.perf_counter() + SOON_S
+        try:
+            while soon and time.perf_counter() < until:
+                try:
+                    soon[0].run()
+                finally:
+                    soon.popleft()
+        finally:
+            if soon:
+                self._loop.call_soon(self._run_soon)
 
     def _start(self, timer: _WheelTimer, due_ms: int) -> None:
         if timer.callback is None:  # cancelled on its way to the loop

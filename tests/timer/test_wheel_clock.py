@@ -157,9 +157,48 @@ def test_without_a_delay_it_is_the_loop_that_runs_it_and_not_the_wheel() -> None
     cancelled = clock.call_later(0.0, lambda: ran.append("cancelled"))
     clock.call_later(-1.0, lambda: ran.append("last"))
     cancelled.cancel()
-    assert (ran, len(clock), clock.host.armed) == ([], 0, 3)
+    assert (ran, len(clock), clock.host.armed) == ([], 0, 0)
     clock.advance_to(5.5)
     assert ran == ["first", "last"]
+
+
+def test_what_one_without_a_delay_leads_to_runs_before_the_loop_goes_on() -> None:
+    clock = WheelClock()
+    order: list[str] = []
+
+    def first() -> None:
+        clock.call_later(0.0, lambda: order.append("led to"))
+
+    clock.call_later(0.0, first)
+    clock.virtual.call_later(0.0, lambda: order.append("other"))
+    clock.advance_to(0.0)
+    assert order == ["led to", "other"]
+
+
+def test_one_that_leads_to_itself_leaves_the_loop_to_others() -> None:
+    clock = WheelClock()
+    order: list[str] = []
+
+    def again() -> None:
+        order.append("timer")
+        if "other" not in order[-2:] and len(order) < 10_000_000:
+            clock.call_later(0.0, again)
+
+    clock.call_later(0.0, again)
+    clock.virtual.call_later(0.0, lambda: order.append("other"))
+    clock.advance_to(0.0)
+    assert "other" in order
+
+
+def test_one_that_fails_holds_up_none_that_wait() -> None:
+    clock = WheelClock()
+    ran: list[str] = []
+    clock.call_later(0.0, lambda: ran.append(str(1 // 0)))
+    clock.call_later(0.0, lambda: ran.append("next"))
+    with pytest.raises(ZeroDivisionError):
+        clock.advance_to(0.0)  # a loop would have logged it
+    clock.advance_to(0.0)
+    assert ran == ["next"]
 
 
 def test_many_that_are_due_at_once_leave_the_loop_to_others() -> None:

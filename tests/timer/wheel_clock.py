@@ -36,6 +36,9 @@ class VirtualLoop:
         is_over = due_ms - now_ms < ROUNDING_MS
         return self.clock.call_later(0.0 if is_over else due_ms - now_ms, callback)
 
+    def call_soon(self, callback: Callable[[], None]) -> Any:
+        return self.clock.call_later(0.0, callback)
+
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.failures.append(str(context["exception"]))
 
