@@ -38,20 +38,11 @@ from controller.core.handlers import elections, pause, reassignment
 from controller.core.leadership import HIGHEST_EPOCH, EpochTooLow, Term
 from controller.core.loading import load
 from controller.core.request_batch import RequestBatch
-from controller.core.znode_changes import delete_children, list_children
+from controller.core.znode_changes import NeverStill, change_znode, delete_children, list_children
 from controller.trace import FailoverCompleted, FailoverPhase
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import FeatureZnode, decode_feature, encode_feature
-from controller.zookeeper.operations import (
-    BadVersion,
-    Create,
-    DamagedZnode,
-    MultiFailed,
-    NodeExists,
-    NoNode,
-    SetData,
-    UnknownOutcome,
-)
+from controller.zookeeper.operations import DamagedZnode, Znode
 from statemachines.replica import ReplicaState
 
 WATCHED_PARENTS: tuple[tuple[str, Event], ...] = (
@@ -85,8 +76,6 @@ def is_watched_in_term(path: str) -> bool:
 
 
 FEATURES_DISABLED, FEATURES_ENABLED = 0, 1
-LOOKS = 10
-"""How often /feature is looked at again after a write whose outcome is unknown, or that came second."""
 
 
 class PhaseTime(msgspec.Struct):
@@ -215,31 +204,21 @@ async def _set_up_features(term: Term) -> int:
     It is created if it is missing, and disabled below inter-broker protocol 2.7.
     """
     wanted = FEATURES_ENABLED if term.settings.versions.feature_znode else FEATURES_DISABLED
-    written = False
-    for _ in range(LOOKS):
-        row = (await term.zookeeper.read([paths.FEATURE])).rows[0]
-        write: Create | SetData
+    finalized = 0
+
+    def decide(row: Znode | None) -> bytes | None:
+        nonlocal finalized
+        finalized = 0
         if row is None:
-            write = Create(paths.FEATURE, encode_feature(FeatureZnode(status=wanted)))
-        else:
-            try:
-                feature = decode_feature(row.path, row.data)
-            except DamagedZnode as damaged:
-                term.note("error", str(damaged))
-                return 0
-            if wanted == FEATURES_ENABLED or feature.status == FEATURES_DISABLED:
-                return len(feature.features)
-            disabled = replace(feature, status=FEATURES_DISABLED, features={})
-            write = SetData(row.path, encode_feature(disabled), row.stat.version)
-        try:
-            await term.zookeeper.commit(term.leadership, [write])
-        except UnknownOutcome:
-            continue
-        except MultiFailed as failed:
-            if not isinstance(failed.error, NodeExists | BadVersion | NoNode):
-                raise
-        else:
-            written = True
-    if not written:
-        term.note("error", f"{paths.FEATURE} changed under {LOOKS} looks and is left as it is")
-    return 0
+            return encode_feature(FeatureZnode(status=wanted))
+        feature = decode_feature(row.path, row.data)
+        if wanted == FEATURES_ENABLED or feature.status == FEATURES_DISABLED:
+            finalized = len(feature.features)
+            return None
+        return encode_feature(replace(feature, status=FEATURES_DISABLED, features={}))
+
+    try:
+        await change_znode(term, paths.FEATURE, decide)
+    except (DamagedZnode, NeverStill) as error:
+        term.note("error", str(error))
+    return finalized
