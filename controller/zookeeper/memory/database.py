@@ -251,8 +251,27 @@ class DataTree:
         except ZooKeeperError as error:
             for revert, arguments in reversed(undo):
                 revert(*arguments)
-            raise MultiFailed(len(results), error) from None
+            raise MultiFailed(len(results), error.with_traceback(None)) from None
         return tuple(results), changes
+
+    def missed(
+        self, since_zxid: int, data: Sequence[str], exists: Sequence[str], children: Sequence[str]
+    ) -> Iterator[tuple[str, bool, WatchKind | None]]:
+        """Of a SetWatches each path, whether its children are watched, and what its client has missed; None: nothing,
+        so its watch is to be set."""
+        for path in data:
+            node = self.nodes.get(path)
+            yield (
+                path,
+                False,
+                WatchKind.DELETED if node is None else WatchKind.DATA if node.mzxid > since_zxid else None,
+            )
+        for path in exists:
+            yield path, False, WatchKind.CREATED if path in self.nodes else None
+        for path in children:
+            node = self.nodes.get(path)
+            changed = None if node is None or node.pzxid <= since_zxid else WatchKind.CHILDREN
+            yield path, True, WatchKind.DELETED if node is None else changed
 
     def end_session(self, session: int, zxid: int) -> list[Change]:
         """Deletes a session's ephemerals, in the order of the server's own hash set."""
@@ -693,29 +712,11 @@ class Database:
         return results
 
     def set_watches(self, link: ClientLink, arguments: tuple[int, Sequence[str], Sequence[str], Sequence[str]]) -> None:
-        since_zxid, data, exists, children = arguments
-        nodes, send = self.tree.nodes, link.to_client.send
-        for path in data:
-            node = nodes.get(path)
-            if node is None:
-                send(WatchEvent(WatchKind.DELETED, path))
-            elif node.mzxid > since_zxid:
-                send(WatchEvent(WatchKind.DATA, path))
+        for path, of_children, missed in self.tree.missed(*arguments):
+            if missed is not None:
+                link.to_client.send(WatchEvent(missed, path))
             else:
-                self.data_watches.add(path, link)
-        for path in exists:
-            if path in nodes:
-                send(WatchEvent(WatchKind.CREATED, path))
-            else:
-                self.data_watches.add(path, link)
-        for path in children:
-            node = nodes.get(path)
-            if node is None:
-                send(WatchEvent(WatchKind.DELETED, path))
-            elif node.pzxid > since_zxid:
-                send(WatchEvent(WatchKind.CHILDREN, path))
-            else:
-                self.child_watches.add(path, link)
+                (self.child_watches if of_children else self.data_watches).add(path, link)
 
     def watch(self, link: ClientLink, arguments: tuple[Sequence[str], Sequence[str]]) -> None:
         nodes, children = arguments

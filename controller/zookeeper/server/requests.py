@@ -442,28 +442,14 @@ class RequestProcessor:
 
     def _set_watches(self, requester: ServedConnection, record: RecordReader, persistent: bool) -> bytes:
         since_zxid, data, exists, children = record.long(), record.texts(), record.texts(), record.texts()
-        nodes, watches = self.tree.nodes, self.watches
-        for path in data:
-            node = nodes.get(path)
-            if node is None:
-                requester.watch_fired(WatchKind.DELETED, path, -1, OPEN_ACL)
-            elif node.mzxid > since_zxid:
-                requester.watch_fired(WatchKind.DATA, path, -1, OPEN_ACL)
-            else:
-                watches.add_data(path, requester)
-        for path in exists:
-            if path in nodes:
-                requester.watch_fired(WatchKind.CREATED, path, -1, OPEN_ACL)
-            else:
-                watches.add_data(path, requester)
-        for path in children:
-            node = nodes.get(path)
-            if node is None:
-                requester.watch_fired(WatchKind.DELETED, path, -1, OPEN_ACL)
-            elif node.pzxid > since_zxid:
-                requester.watch_fired(WatchKind.CHILDREN, path, -1, OPEN_ACL)
-            else:
+        watches = self.watches
+        for path, of_children, missed in self.tree.missed(since_zxid, data, exists, children):
+            if missed is not None:
+                requester.watch_fired(missed, path, -1, OPEN_ACL)
+            elif of_children:
                 watches.add_children(path, requester)
+            else:
+                watches.add_data(path, requester)
         if persistent:
             for recursive in (False, True):
                 for path in record.texts():
