@@ -17,7 +17,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -28,7 +28,7 @@ from controller.broker.config_definitions import (
     dynamic_setting,
     setting_of_listener,
 )
-from controller.broker.error_responses import record_refusal
+from controller.broker.error_responses import altered_resources, record_refusal
 from controller.broker.metadata import MetadataCache
 from controller.broker.quotas.quota_settings import CONNECTION_LIMITS, limits_fault
 from controller.broker.replica_manager import ApiError
@@ -379,15 +379,7 @@ class ConfigHandler:
             config = replaced(resource.resource_type, resource.configs)
             return lambda _before: config
 
-        prepared = [(one, partial(change_of, one)) for one in request.resources]
-        task = self._alter_each(prepared, request.validate_only)
-        answer_later(
-            task,
-            self._clock,
-            self._trace,
-            lambda results: answer(AlterConfigsResponse(results)),
-            lambda error, message: _all_refused(request.resources, error, message),
-        )
+        self._alter_later(request, change_of, lambda results: answer(AlterConfigsResponse(results)))
 
     def alter_incrementally(
         self,
@@ -399,15 +391,17 @@ class ConfigHandler:
             check_operations(resource.configs)
             return lambda before: changed(resource.resource_type, before, resource.configs)
 
-        prepared = [(one, partial(change_of, one)) for one in request.resources]
-        task = self._alter_each(prepared, request.validate_only)
-        answer_later(
-            task,
-            self._clock,
-            self._trace,
-            lambda results: answer(IncrementalAlterConfigsResponse(results)),
-            lambda error, message: _all_refused(request.resources, error, message),
-        )
+        self._alter_later(request, change_of, lambda results: answer(IncrementalAlterConfigsResponse(results)))
+
+    def _alter_later(
+        self,
+        request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+        change_of: Callable[[Any], Change],
+        answer: Callable[[tuple[AlteredResource, ...]], None],
+    ) -> None:
+        resources = request.resources
+        task = self._alter_each([(one, partial(change_of, one)) for one in resources], request.validate_only)
+        answer_later(task, self._clock, self._trace, answer, partial(altered_resources, resources))
 
     # -- describing
 
@@ -555,10 +549,6 @@ def _config(rows: Mapping[str, Znode], path: str) -> Config:
 
 def _unknown_topic(name: str) -> ApiError:
     return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-
-
-def _all_refused(resources: Sequence[Resource], error: ErrorCode, message: str) -> tuple[AlteredResource, ...]:
-    return tuple(AlteredResource(error, message, one.resource_type, one.resource_name) for one in resources)
 
 
 def _described(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeVar
+
 from msgspec.structs import replace
 
 from controller.protocol.admin import (
@@ -172,6 +176,9 @@ from controller.protocol.transactions import (
     WriteTxnMarkersResponse,
 )
 
+P = TypeVar("P")
+T = TypeVar("T")
+
 
 def refusal(request: RequestValue, error: ErrorCode, message: str | None = None) -> ResponseValue:
     """Return the response that refuses the whole request; `message` is included if the response has a field for it."""
@@ -265,17 +272,31 @@ def record_refusal(request: RequestValue, error: ErrorCode, message: str | None 
         case FetchRequest():
             return _fetch(request, error)
         case ListOffsetsRequest():
-            return _list_offsets(request, error)
+            return ListOffsetsResponse(
+                _each(
+                    request.topics,
+                    ListOffsetsTopicResult,
+                    lambda one: ListOffsetsPartitionResult(one.partition_index, error),
+                )
+            )
         case OffsetForLeaderEpochRequest():
             return _offset_for_leader_epoch(request, error)
         case DeleteRecordsRequest():
-            return _delete_records(request, error)
+            return DeleteRecordsResponse(
+                _each(
+                    request.topics,
+                    DeleteRecordsTopicResult,
+                    lambda one: DeleteRecordsPartitionResult(one.partition_index, error),
+                )
+            )
         case InitProducerIdRequest():
             return InitProducerIdResponse(error)
         case FindCoordinatorRequest():
             return FindCoordinatorResponse(error, message)
         case AlterReplicaLogDirsRequest():
-            return _alter_replica_log_dirs(request, error)
+            asked = [topic for each in request.dirs for topic in each.topics]
+            altered = partial(AlteredReplicaLogDir, error_code=error)
+            return AlterReplicaLogDirsResponse(_each(asked, AlteredReplicaLogDirs, altered))
         case DescribeLogDirsRequest():
             return DescribeLogDirsResponse((), error)
         case DescribeConfigsRequest():
@@ -286,9 +307,9 @@ def record_refusal(request: RequestValue, error: ErrorCode, message: str | None 
                 )
             )
         case AlterConfigsRequest():
-            return AlterConfigsResponse(_altered(request.resources, error, message))
+            return AlterConfigsResponse(altered_resources(request.resources, error, message))
         case IncrementalAlterConfigsRequest():
-            return IncrementalAlterConfigsResponse(_altered(request.resources, error, message))
+            return IncrementalAlterConfigsResponse(altered_resources(request.resources, error, message))
         case _:
             return group_refusal(request, error)
 
@@ -305,12 +326,10 @@ def group_refusal(request: RequestValue, error: ErrorCode) -> ResponseValue:
             return LeaveGroupResponse(error)
         case OffsetCommitRequest():
             return OffsetCommitResponse(
-                tuple(
-                    OffsetCommitTopicResult(
-                        topic.name,
-                        tuple(OffsetCommitPartitionResult(one.partition_index, error) for one in topic.partitions),
-                    )
-                    for topic in request.topics
+                _each(
+                    request.topics,
+                    OffsetCommitTopicResult,
+                    lambda one: OffsetCommitPartitionResult(one.partition_index, error),
                 )
             )
         case OffsetFetchRequest():
@@ -342,15 +361,8 @@ def group_refusal(request: RequestValue, error: ErrorCode) -> ResponseValue:
 def transaction_refusal(request: RequestValue, error: ErrorCode) -> ResponseValue:
     match request:
         case AddPartitionsToTxnRequest():
-            return AddPartitionsToTxnResponse(
-                tuple(
-                    AddPartitionsToTxnTopicResult(
-                        topic.name,
-                        tuple(AddPartitionsToTxnPartitionResult(index, error) for index in topic.partitions),
-                    )
-                    for topic in request.topics
-                )
-            )
+            added = partial(AddPartitionsToTxnPartitionResult, error_code=error)
+            return AddPartitionsToTxnResponse(_each(request.topics, AddPartitionsToTxnTopicResult, added))
         case AddOffsetsToTxnRequest():
             return AddOffsetsToTxnResponse(error)
         case EndTxnRequest():
@@ -359,12 +371,10 @@ def transaction_refusal(request: RequestValue, error: ErrorCode) -> ResponseValu
             return WriteTxnMarkersResponse(tuple(_marker_refused(marker, error) for marker in request.markers))
         case TxnOffsetCommitRequest():
             return TxnOffsetCommitResponse(
-                tuple(
-                    TxnOffsetCommitResponseTopic(
-                        topic.name,
-                        tuple(TxnOffsetCommitResponsePartition(one.partition_index, error) for one in topic.partitions),
-                    )
-                    for topic in request.topics
+                _each(
+                    request.topics,
+                    TxnOffsetCommitResponseTopic,
+                    lambda one: TxnOffsetCommitResponsePartition(one.partition_index, error),
                 )
             )
         case _:
@@ -383,6 +393,13 @@ def _marker_refused(marker: WritableTxnMarker, error: ErrorCode) -> WritableTxnM
     )
 
 
+def _each(
+    topics: Iterable[Any], topic_result: Callable[[str, tuple[P, ...]], T], result: Callable[[Any], P]
+) -> tuple[T, ...]:
+    """Return the result of each topic, with those of its partitions."""
+    return tuple(topic_result(topic.name, tuple(map(result, topic.partitions))) for topic in topics)
+
+
 def _fetch(request: FetchRequest, error: ErrorCode) -> FetchResponse:
     topics = tuple(
         FetchTopicData(
@@ -392,17 +409,6 @@ def _fetch(request: FetchRequest, error: ErrorCode) -> FetchResponse:
         for topic in request.topics
     )
     return FetchResponse(topics, error)
-
-
-def _list_offsets(request: ListOffsetsRequest, error: ErrorCode) -> ListOffsetsResponse:
-    return ListOffsetsResponse(
-        tuple(
-            ListOffsetsTopicResult(
-                topic.name, tuple(ListOffsetsPartitionResult(each.partition_index, error) for each in topic.partitions)
-            )
-            for topic in request.topics
-        )
-    )
 
 
 def _offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, error: ErrorCode) -> OffsetForLeaderEpochResponse:
@@ -416,29 +422,7 @@ def _offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, error: ErrorC
     )
 
 
-def _alter_replica_log_dirs(request: AlterReplicaLogDirsRequest, error: ErrorCode) -> AlterReplicaLogDirsResponse:
-    asked = [topic for each in request.dirs for topic in each.topics]
-    return AlterReplicaLogDirsResponse(
-        tuple(
-            AlteredReplicaLogDirs(topic.name, tuple(AlteredReplicaLogDir(index, error) for index in topic.partitions))
-            for topic in asked
-        )
-    )
-
-
-def _delete_records(request: DeleteRecordsRequest, error: ErrorCode) -> DeleteRecordsResponse:
-    return DeleteRecordsResponse(
-        tuple(
-            DeleteRecordsTopicResult(
-                topic.name,
-                tuple(DeleteRecordsPartitionResult(each.partition_index, error) for each in topic.partitions),
-            )
-            for topic in request.topics
-        )
-    )
-
-
-def _altered(
+def altered_resources(
     resources: tuple[AlterConfigsResource, ...] | tuple[IncrementalAlterConfigsResource, ...],
     error: ErrorCode,
     message: str | None,
