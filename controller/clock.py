@@ -102,13 +102,19 @@ class Future(Generic[T]):
         if not self._answered:
             raise RuntimeError("not answered yet")
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                del self  # the error's traceback would refer to what has the error
         return self._value  # type: ignore[return-value]
 
     def __await__(self) -> Generator[Future[Any], None, T]:
         if not self._answered:
             yield self
-        return self.result()
+        try:
+            return self.result()
+        finally:
+            del self  # as above
 
 
 def spawn(task: Coro[T]) -> Future[T]:

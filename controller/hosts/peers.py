@@ -202,6 +202,7 @@ class SocketConnection:
         self._send(link, asking)
 
     def _closed(self, opening: asyncio.Task[None]) -> None:
+        self._opening = None  # its error's traceback refers to this
         error = None if opening.cancelled() else opening.exception()
         why = "this broker's network is closed" if error is None else str(error)
         self._end(PeerUnreachable(f"{self}: {why}"))

@@ -686,9 +686,10 @@ class SocketServer:
     def close_now(self) -> None:
         """As `close`, on the loop's own thread."""
         for bound in self._bound:
-            if bound.accepting is not None:
+            if (accepting := bound.accepting) is not None:
                 self.network.loop.remove_reader(bound.socket)
-                bound.accepting.cancel()
+                bound.accepting = None  # its error's traceback refers to `bound`
+                accepting.cancel()
         for upgrade in list(self._upgrades):
             upgrade.cancel()
         self.gate.close()

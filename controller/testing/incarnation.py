@@ -12,6 +12,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import MethodType
 
 from controller.broker.log_manager import LogManager, SettingsOf
 from controller.broker.node import Node
@@ -109,6 +110,7 @@ class Incarnation:
         self._disk = disk
         self._began = False
         self.process = Process(f"broker-{broker}")
+        self._channels: ControllerChannels | None = None
         self.clock = _IncarnationClock(shared.network, self.process)
         self.trace = _IncarnationTrace(shared, self.process, broker)
         self.server = SocketServer(shared.network, limits_of(settings), self.trace)
@@ -130,7 +132,7 @@ class Incarnation:
         settings = self.settings
 
         def channels() -> ControllerChannels:
-            return ControllerChannels(
+            self._channels = made = ControllerChannels(
                 self._peers.connect,
                 self.clock,
                 node.events,
@@ -138,6 +140,7 @@ class Incarnation:
                 may_send=lambda: node.controller.void_reason() is None,
                 note=lambda level, message: self.trace.emit(Noted(level, message)),
             )
+            return made
 
         node = Node(
             settings,
@@ -239,10 +242,33 @@ class Incarnation:
         self.event_loop.stop()
         self.server.close_now()
         self._peers.close()
+        if self._channels is not None:
+            self._channels.close()
         if self.node.broker.data is not None:
             for directory in self.node.broker.data.logs.directories:
                 directory.unlock()
+        self._shared.network.clock.call_later(0.0, self._free)
         return session
+
+    def _free(self) -> None:
+        """Break the references among the parts of a dead broker, so that it is freed now. Python's collector would take
+        forty of them apart at once, and a rebalance that is going on then waits for as many milliseconds."""
+        node, broker, data = self.node, self.node.broker, self.node.broker.data
+        parts: list[object] = [node, node.client, node.controller, node.services, node.log_maintenance]
+        parts += [self.connection, broker, broker.replicas, broker.groups, broker.transactions]
+        parts += [one.__self__ for one in broker.replicas.of_roles if isinstance(one, MethodType)]
+        if broker.transactions is not None:
+            parts.append(broker.transactions.coordinator)
+        if data is not None:
+            parts += [data, data.logs, *data.logs.directories, data.partition_events, data.fetchers, data.fetch]
+            parts += [data.produces, data.fetches, data.deletions]
+            data.fetch.sessions.clear()
+            data.fetchers.close()
+        for partition in broker.replicas.partitions():
+            partition.leading = partition.readers = None
+        for part in parts:
+            if part is not None:
+                vars(part).clear()
 
     def shut_down(self, then: Callable[[], None]) -> None:
         """SIGTERM: the controlled shutdown begins, once the process runs. `then` is called at its end, with the broker

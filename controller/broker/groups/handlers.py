@@ -70,7 +70,10 @@ class GroupHandlers:
         self._coordinator = coordinator
         self._metadata = metadata
         self._clock = clock
-        self.handlers: Mapping[ApiKey, Handler] = {
+
+    @property
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        return {
             ApiKey.JOIN_GROUP: self._join,
             ApiKey.SYNC_GROUP: self._sync,
             ApiKey.HEARTBEAT: self._heartbeat,

@@ -483,7 +483,7 @@ class FetchHandler:
         self._leaderships = NewLeaderships(clock)
         self._reading = reading
         self._waiting = waiting
-        self._sessions = sessions
+        self.sessions = sessions
         self._max_bytes = max_bytes
         self._latest: FullFetch | None = None
         """That of the latest fetch that waits: consumers that are at the end of a partition ask the same."""
@@ -505,7 +505,7 @@ class FetchHandler:
     ) -> Steps | None:
         """`charge`: of a consumer that may have a quota."""
         try:
-            session: FetchContext = self._sessions.begin(request)
+            session: FetchContext = self.sessions.begin(request)
         except SessionRefused as refusal:
             answer(FetchResponse((), refusal.error))
             return None

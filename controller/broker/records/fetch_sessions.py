@@ -627,6 +627,12 @@ class FetchSessionCache:
         if session is not None:
             session.end()
 
+    def clear(self) -> None:
+        """Forget all sessions and what they refer to; the broker is dead."""
+        for session in self._sessions.values():
+            session.partitions, session.active = Few(), []
+        self._sessions.clear()
+
     def _new_id(self) -> int:
         while True:
             self._last_id = self._last_id % ID_MAX + 1

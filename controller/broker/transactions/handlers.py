@@ -95,7 +95,10 @@ class TransactionHandlers:
         self._metadata = metadata
         self._give_id = give_id
         self._clock = clock
-        self.handlers: Mapping[ApiKey, Handler] = {
+
+    @property
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        return {
             ApiKey.INIT_PRODUCER_ID: self._init,
             ApiKey.ADD_PARTITIONS_TO_TXN: self._add_partitions,
             ApiKey.ADD_OFFSETS_TO_TXN: self._add_offsets,

@@ -458,7 +458,7 @@ class InMemoryZooKeeper:
         try:
             request.result = answers[request.operation](link, request.arguments)
         except ZooKeeperError as error:
-            request.error = error
+            request.error = error.with_traceback(None)
         else:
             if request.operation == MULTI and self._on_commit is not None:
                 self._on_commit(link.session, request.arguments)
