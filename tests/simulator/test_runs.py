@@ -147,9 +147,9 @@ def test_a_broker_that_starts_in_the_middle_of_a_failover_does_not_tell_clients_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In this seed a client asks it between the new controller's first request, of the brokers alone, and the next."""
-    assert_passes(simulate(without_records("rolling-restart"), 626))
+    assert_passes(simulate(without_records("rolling-restart"), 95))
     monkeypatch.setattr(MetadataCache, "for_clients", property(lambda cache: cache.snapshot))
-    assert "0 of 24 partitions led" in violation(simulate(without_records("rolling-restart"), 626))
+    assert "0 of 24 partitions led" in violation(simulate(without_records("rolling-restart"), 95))
 
 
 def test_a_request_that_fails_in_its_handler_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
