@@ -58,13 +58,9 @@ CLEAN: Mapping[str, RecordChecker] = {
     )
 }
 ACKNOWLEDGED_BY_ALL: Mapping[str, RecordChecker] = {"lost-write": checks.lost_write}
-OF_GROUPS: Mapping[str, RecordChecker] = {
-    name: checks.GROUP_RECORD_CHECKS[name]
-    for name in ("one-owner-a-generation", "old-generations-refused", "former-members-fenced", "commits-kept")
-}
-OF_GROUPS_AT_REST: Mapping[str, RecordChecker] = {
-    name: checks.GROUP_RECORD_CHECKS[name] for name in ("members-assigned", "unseen")
-}
+AT_REST = ("members-assigned", "unseen")
+OF_GROUPS = {name: check for name, check in checks.GROUP_RECORD_CHECKS.items() if name not in AT_REST}
+OF_GROUPS_AT_REST = {name: checks.GROUP_RECORD_CHECKS[name] for name in AT_REST}
 NOT_IN_TIME = "not delivered in time"
 
 

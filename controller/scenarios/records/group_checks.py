@@ -107,6 +107,20 @@ def unfenced(group: GroupHistory, _partitions: Partitions) -> Iterator[str]:
             yield f"{one.member_id}, whose place another had, was answered {one.error} at {one.ended_at_ms:.1f} ms"
 
 
+def forgotten(group: GroupHistory, partitions: Partitions) -> Iterator[str]:
+    """A member whose commit was acknowledged is a member for another second: neither a session nor a rebalance that it
+    was not yet told of is over before. Clients that repeat commits by themselves may have left meanwhile."""
+    kept_ms: dict[str, float] = {}
+    for commit in () if group.repeats else group.commits:
+        if commit.acknowledged:
+            kept_ms[commit.member_id] = commit.sent_at_ms
+        elif commit.error == "UNKNOWN_MEMBER_ID" and commit.ended_at_ms is not None:
+            sent_ms = kept_ms.get(commit.member_id)
+            if sent_ms is not None and commit.ended_at_ms - sent_ms < KEPT_MS:
+                yield f"{_commit(commit, partitions)} found no such member; one of {sent_ms:.1f} ms was acknowledged"
+
+
+KEPT_MS = 1_000.0
 FENCED = "FENCED_INSTANCE_ID"
 
 
@@ -271,6 +285,7 @@ GROUP_CHECKS: dict[str, Callable[[History], Finding]] = {
     "one-owner-a-generation": _finding(two_owners, "each partition had one owner in each generation"),
     "old-generations-refused": _finding(commits_of_old_generations, "no commit of an old generation was acknowledged"),
     "former-members-fenced": _finding(unfenced, "every static member in whose place another came was fenced"),
+    "members-kept": _finding(forgotten, "no member was forgotten while its commits were acknowledged"),
     "commits-kept": _finding(stale_offsets, "every committed offset that was read was the last one"),
     "members-assigned": members_assigned,
 }

@@ -112,6 +112,23 @@ def refused_and_written(group: GroupStory) -> None:
     group.log.read(1, 0, 5, 360.0, 361.0)
 
 
+def forgotten_at_once(group: GroupStory) -> None:
+    group.commit(1, 2, 0, 7, 1_300.0, "UNKNOWN_MEMBER_ID")
+
+
+def test_a_member_that_was_not_heard_of_for_long_may_be_forgotten() -> None:
+    group = shared()
+    group.commit(1, 2, 0, 7, 1_400.0, "UNKNOWN_MEMBER_ID")
+    assert not group.found()
+
+
+def test_clients_that_repeat_their_commits_may_have_left() -> None:
+    group = shared()
+    group.log.repeats = True
+    forgotten_at_once(group)
+    assert not group.found()
+
+
 def member_without_assignment(group: GroupStory) -> None:
     group.live.append(2)
 
@@ -143,6 +160,7 @@ PLANTED: dict[str, tuple[Callable[[GroupStory], None], str]] = {
     "a committed offset goes back": (offset_went_back, "commits-kept"),
     "an offset that was not committed": (offset_from_nowhere, "commits-kept"),
     "a refused commit is written": (refused_and_written, "commits-kept"),
+    "a member is forgotten": (forgotten_at_once, "members-kept"),
     "a member without an assignment": (member_without_assignment, "members-assigned"),
     "a partition without an owner": (partition_without_owner, "members-assigned"),
     "a group that does not come to rest": (never_at_rest, "members-assigned"),
