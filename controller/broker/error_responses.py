@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -272,22 +271,12 @@ def record_refusal(request: RequestValue, error: ErrorCode, message: str | None 
         case FetchRequest():
             return _fetch(request, error)
         case ListOffsetsRequest():
-            return ListOffsetsResponse(
-                _each(
-                    request.topics,
-                    ListOffsetsTopicResult,
-                    lambda one: ListOffsetsPartitionResult(one.partition_index, error),
-                )
-            )
+            return ListOffsetsResponse(_each(request.topics, ListOffsetsTopicResult, ListOffsetsPartitionResult, error))
         case OffsetForLeaderEpochRequest():
             return _offset_for_leader_epoch(request, error)
         case DeleteRecordsRequest():
             return DeleteRecordsResponse(
-                _each(
-                    request.topics,
-                    DeleteRecordsTopicResult,
-                    lambda one: DeleteRecordsPartitionResult(one.partition_index, error),
-                )
+                _each(request.topics, DeleteRecordsTopicResult, DeleteRecordsPartitionResult, error)
             )
         case InitProducerIdRequest():
             return InitProducerIdResponse(error)
@@ -295,8 +284,7 @@ def record_refusal(request: RequestValue, error: ErrorCode, message: str | None 
             return FindCoordinatorResponse(error, message)
         case AlterReplicaLogDirsRequest():
             asked = [topic for each in request.dirs for topic in each.topics]
-            altered = partial(AlteredReplicaLogDir, error_code=error)
-            return AlterReplicaLogDirsResponse(_each(asked, AlteredReplicaLogDirs, altered))
+            return AlterReplicaLogDirsResponse(_each(asked, AlteredReplicaLogDirs, AlteredReplicaLogDir, error))
         case DescribeLogDirsRequest():
             return DescribeLogDirsResponse((), error)
         case DescribeConfigsRequest():
@@ -326,11 +314,7 @@ def group_refusal(request: RequestValue, error: ErrorCode) -> ResponseValue:
             return LeaveGroupResponse(error)
         case OffsetCommitRequest():
             return OffsetCommitResponse(
-                _each(
-                    request.topics,
-                    OffsetCommitTopicResult,
-                    lambda one: OffsetCommitPartitionResult(one.partition_index, error),
-                )
+                _each(request.topics, OffsetCommitTopicResult, OffsetCommitPartitionResult, error)
             )
         case OffsetFetchRequest():
             return OffsetFetchResponse(
@@ -361,8 +345,9 @@ def group_refusal(request: RequestValue, error: ErrorCode) -> ResponseValue:
 def transaction_refusal(request: RequestValue, error: ErrorCode) -> ResponseValue:
     match request:
         case AddPartitionsToTxnRequest():
-            added = partial(AddPartitionsToTxnPartitionResult, error_code=error)
-            return AddPartitionsToTxnResponse(_each(request.topics, AddPartitionsToTxnTopicResult, added))
+            return AddPartitionsToTxnResponse(
+                _each(request.topics, AddPartitionsToTxnTopicResult, AddPartitionsToTxnPartitionResult, error)
+            )
         case AddOffsetsToTxnRequest():
             return AddOffsetsToTxnResponse(error)
         case EndTxnRequest():
@@ -371,11 +356,7 @@ def transaction_refusal(request: RequestValue, error: ErrorCode) -> ResponseValu
             return WriteTxnMarkersResponse(tuple(_marker_refused(marker, error) for marker in request.markers))
         case TxnOffsetCommitRequest():
             return TxnOffsetCommitResponse(
-                _each(
-                    request.topics,
-                    TxnOffsetCommitResponseTopic,
-                    lambda one: TxnOffsetCommitResponsePartition(one.partition_index, error),
-                )
+                _each(request.topics, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition, error)
             )
         case _:
             raise TypeError(f"no error response for a {type(request).__name__}")
@@ -394,10 +375,16 @@ def _marker_refused(marker: WritableTxnMarker, error: ErrorCode) -> WritableTxnM
 
 
 def _each(
-    topics: Iterable[Any], topic_result: Callable[[str, tuple[P, ...]], T], result: Callable[[Any], P]
+    topics: Iterable[Any],
+    topic_result: Callable[[str, tuple[P, ...]], T],
+    result: Callable[[int, ErrorCode], P],
+    error: ErrorCode,
 ) -> tuple[T, ...]:
-    """Return the result of each topic, with those of its partitions."""
-    return tuple(topic_result(topic.name, tuple(map(result, topic.partitions))) for topic in topics)
+    """Return each topic's result, with the error for each of its partitions: they are indexes, or have them."""
+    return tuple(
+        topic_result(topic.name, tuple(result(getattr(one, "partition_index", one), error) for one in topic.partitions))
+        for topic in topics
+    )
 
 
 def _fetch(request: FetchRequest, error: ErrorCode) -> FetchResponse:

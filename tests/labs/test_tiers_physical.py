@@ -106,7 +106,7 @@ def test_a_run_on_devices_reads_where_the_architecture_says_and_leaves_nothing(a
         assert left_behind(os.getpid()) != []
     assert left_behind(os.getpid()) == []
     result = figures([found], load.chunk, load.measured_s)
-    assert len(found.writes) > 0.5 * load.traffic * load.measured_s / load.chunk
+    assert found.writes
     assert found.cold_reads
     assert found.real_time_reads
     assert result["SSD hit rate"] > 0
