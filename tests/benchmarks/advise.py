@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from controller.cli.requirements import Need
 from controller.cli.workers import each_seed
 from controller.labs.latency.adviser import (
     COSTS,
@@ -67,10 +66,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_count(parser, "--seed", 1, "seed of the simulations, the first with --accept", 0)
     parser.add_argument("--quick", action="store_true", help="shorter simulations")
     add_output(parser)
-
-
-def needs(_arguments: argparse.Namespace) -> Iterable[Need]:
-    return ()
 
 
 def read_spec(path: Path | None) -> WorkloadToAdvise:
