@@ -380,9 +380,10 @@ async def _in_flight(
 
 
 async def load(term: Term) -> Loaded:
-    """The whole cluster into an empty context. The watches on the parents stand already."""
+    """The whole cluster into an empty context. The watches on the parents stand already. Channels connect meanwhile."""
     brokers, brokers_zxid = await read_brokers(term)
     term.context.put_brokers(brokers)
+    term.channels.announce([broker.endpoint for broker in brokers])
     await watch_brokers(term, brokers, brokers_zxid)
     topics, topics_zxid = await list_topics(term)
     rows = await load_topics(term, topics, topics_zxid)

@@ -132,7 +132,6 @@ async def fail_over(term: Term) -> PhaseTimes:
     with phases.phase("pending deletions") as phase:
         phase.items = await topic_deletion.take_up(term)
     with phases.phase("update metadata") as phase:
-        term.channels.announce([broker.endpoint for broker in context.brokers])
         batch = RequestBatch(term)
         # A broker that has just started would report to clients that there are no topics until it receives them.
         partitions_follow = bool(context.eligible(context.rows_with_state()).any())
