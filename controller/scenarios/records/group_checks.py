@@ -108,8 +108,8 @@ def unfenced(group: GroupHistory, _partitions: Partitions) -> Iterator[str]:
 
 
 def forgotten(group: GroupHistory, partitions: Partitions) -> Iterator[str]:
-    """A member whose commit was acknowledged is a member for another second: neither a session nor a rebalance that it
-    was not yet told of is over before. Clients that repeat commits by themselves may have left meanwhile."""
+    """A member whose commit was acknowledged is a member for another second: neither its session nor a rebalance that
+    it has not joined yet is over before. Clients that repeat commits by themselves may have left meanwhile."""
     kept_ms: dict[str, float] = {}
     for commit in () if group.repeats else group.commits:
         if commit.acknowledged:
