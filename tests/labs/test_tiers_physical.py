@@ -101,12 +101,16 @@ def test_a_physical_load_has_the_published_ratios() -> None:
 def test_a_run_on_devices_reads_where_the_architecture_says_and_leaves_nothing(architecture: object) -> None:
     load = replace(physical_load(64), warm_s=2.0, measured_s=2.0)
     run = LabRun(next(each for each in ARCHITECTURES if each is architecture), Flush.Rate, Case.Both)
-    with Rig(load) as rig:
-        found = rig.run(run, seed=1)
-        assert left_behind(os.getpid()) != []
-    assert left_behind(os.getpid()) == []
+    least = 0.5 * load.traffic * load.measured_s / load.chunk
+    for _ in range(3):  # a machine that is busy with something else writes less in time
+        with Rig(load) as rig:
+            found = rig.run(run, seed=1)
+            assert left_behind(os.getpid()) != []
+        assert left_behind(os.getpid()) == []
+        if len(found.writes) > least:
+            break
     result = figures([found], load.chunk, load.measured_s)
-    assert found.writes
+    assert len(found.writes) > least
     assert found.cold_reads
     assert found.real_time_reads
     assert result["SSD hit rate"] > 0
