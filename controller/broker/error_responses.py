@@ -271,12 +271,14 @@ def record_refusal(request: RequestValue, error: ErrorCode, message: str | None 
         case FetchRequest():
             return _fetch(request, error)
         case ListOffsetsRequest():
-            return ListOffsetsResponse(_each(request.topics, ListOffsetsTopicResult, ListOffsetsPartitionResult, error))
+            return ListOffsetsResponse(
+                _topics(request.topics, ListOffsetsTopicResult, ListOffsetsPartitionResult, error)
+            )
         case OffsetForLeaderEpochRequest():
             return _offset_for_leader_epoch(request, error)
         case DeleteRecordsRequest():
             return DeleteRecordsResponse(
-                _each(request.topics, DeleteRecordsTopicResult, DeleteRecordsPartitionResult, error)
+                _topics(request.topics, DeleteRecordsTopicResult, DeleteRecordsPartitionResult, error)
             )
         case InitProducerIdRequest():
             return InitProducerIdResponse(error)
@@ -284,7 +286,7 @@ def record_refusal(request: RequestValue, error: ErrorCode, message: str | None 
             return FindCoordinatorResponse(error, message)
         case AlterReplicaLogDirsRequest():
             asked = [topic for each in request.dirs for topic in each.topics]
-            return AlterReplicaLogDirsResponse(_each(asked, AlteredReplicaLogDirs, AlteredReplicaLogDir, error))
+            return AlterReplicaLogDirsResponse(_topics(asked, AlteredReplicaLogDirs, AlteredReplicaLogDir, error))
         case DescribeLogDirsRequest():
             return DescribeLogDirsResponse((), error)
         case DescribeConfigsRequest():
@@ -314,7 +316,7 @@ def group_refusal(request: RequestValue, error: ErrorCode) -> ResponseValue:
             return LeaveGroupResponse(error)
         case OffsetCommitRequest():
             return OffsetCommitResponse(
-                _each(request.topics, OffsetCommitTopicResult, OffsetCommitPartitionResult, error)
+                _topics(request.topics, OffsetCommitTopicResult, OffsetCommitPartitionResult, error)
             )
         case OffsetFetchRequest():
             return OffsetFetchResponse(
@@ -346,7 +348,7 @@ def transaction_refusal(request: RequestValue, error: ErrorCode) -> ResponseValu
     match request:
         case AddPartitionsToTxnRequest():
             return AddPartitionsToTxnResponse(
-                _each(request.topics, AddPartitionsToTxnTopicResult, AddPartitionsToTxnPartitionResult, error)
+                _topics(request.topics, AddPartitionsToTxnTopicResult, AddPartitionsToTxnPartitionResult, error)
             )
         case AddOffsetsToTxnRequest():
             return AddOffsetsToTxnResponse(error)
@@ -356,7 +358,7 @@ def transaction_refusal(request: RequestValue, error: ErrorCode) -> ResponseValu
             return WriteTxnMarkersResponse(tuple(_marker_refused(marker, error) for marker in request.markers))
         case TxnOffsetCommitRequest():
             return TxnOffsetCommitResponse(
-                _each(request.topics, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition, error)
+                _topics(request.topics, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition, error)
             )
         case _:
             raise TypeError(f"no error response for a {type(request).__name__}")
@@ -374,13 +376,13 @@ def _marker_refused(marker: WritableTxnMarker, error: ErrorCode) -> WritableTxnM
     )
 
 
-def _each(
+def _topics(
     topics: Iterable[Any],
     topic_result: Callable[[str, tuple[P, ...]], T],
     result: Callable[[int, ErrorCode], P],
     error: ErrorCode,
 ) -> tuple[T, ...]:
-    """Return each topic's result, with the error for each of its partitions: they are indexes, or have them."""
+    """Each topic's result, with the error for its partitions: a request has indexes, or what has `partition_index`."""
     return tuple(
         topic_result(topic.name, tuple(result(getattr(one, "partition_index", one), error) for one in topic.partitions))
         for topic in topics

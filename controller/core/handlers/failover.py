@@ -207,7 +207,6 @@ async def _set_up_features(term: Term) -> int:
 
     def decide(row: Znode | None) -> bytes | None:
         nonlocal finalized
-        finalized = 0
         if row is None:
             return encode_feature(FeatureZnode(status=wanted))
         feature = decode_feature(row.path, row.data)
