@@ -251,14 +251,13 @@ class Incarnation:
         return session
 
     def _free(self) -> None:
-        """Break the references among the parts of a dead broker, so that it is freed now. Python's collector would take
-        forty of them apart at once, and a rebalance that is going on then waits for as many milliseconds."""
+        """Break the references among the parts of a dead broker, of which nothing runs any more, so that it is freed
+        now. Python's collector would free many of them at once, and whatever goes on then would wait for it."""
         node, broker, data = self.node, self.node.broker, self.node.broker.data
         parts: list[object] = [node, node.client, node.controller, node.services, node.log_maintenance]
         parts += [self.connection, broker, broker.replicas, broker.groups, broker.transactions]
         parts += [one.__self__ for one in broker.replicas.of_roles if isinstance(one, MethodType)]
-        if broker.transactions is not None:
-            parts.append(broker.transactions.coordinator)
+        parts += [broker.transactions and broker.transactions.coordinator]
         if data is not None:
             parts += [data, data.logs, *data.logs.directories, data.partition_events, data.fetchers, data.fetch]
             parts += [data.produces, data.fetches, data.deletions]
