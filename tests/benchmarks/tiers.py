@@ -76,8 +76,6 @@ TABLES = {
 GRADIENT, HOST = "tiers, concurrent readers", "tiers, host"
 AGREEMENT, SCALES = "tiers, physical and simulated", "tiers, two scales"
 LINES_MODELS, LINES_DEVICES = "tiers, lines on models", "tiers, lines on devices"
-REPEATED, REPETITIONS = ("HDD", "tiered"), 3
-"""Architectures that run on devices so often with and without lagging consumers, alternating."""
 COMPARED = (
     "cold read mean ms",
     "cold MB/s",
@@ -132,20 +130,18 @@ def runs(flushes: Sequence[Flush] = tuple(Flush), cases: Sequence[Case] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class LabCell:
-    """One simulated run: of `nodes` brokers, with times in the published unit if divided by `time_ratio`."""
+    """One simulated run: a broker for each load, with times in the published unit if divided by `time_ratio`."""
 
-    load: LabWorkload
+    loads: tuple[LabWorkload, ...]
     run: LabRun
-    nodes: int = 1
     time_ratio: float = 1.0
 
 
 def _simulate(cells: Sequence[LabCell], seed: int, at: int) -> Figures:
-    cell = cells[at]
-    load = cell.run.case.of(cell.load)
-    nodes = range(seed * NODES, seed * NODES + cell.nodes)
-    measured = [LabBroker(load, cell.run.architecture, cell.run.flush, node).run() for node in nodes]
-    return figures(measured, load.chunk, load.measured_s, cell.time_ratio)
+    cell, run, measured = cells[at], cells[at].run, []
+    for node, load in enumerate(cell.loads, seed * NODES):
+        measured.append(LabBroker(run.case.of(load), run.architecture, run.flush, node).run())
+    return figures(measured, cell.loads[0].chunk, cell.loads[0].measured_s, cell.time_ratio)
 
 
 def simulated(cells: Sequence[LabCell], seed: int) -> list[Figures]:
@@ -159,23 +155,24 @@ def simulated(cells: Sequence[LabCell], seed: int) -> list[Figures]:
     return found
 
 
-def physical(load: LabWorkload, cells: Sequence[LabRun], seed: int) -> dict[LabRun, LabMeasurement]:
-    """Carry out each cell on the devices of this machine. Raises CouldNotRun."""
-    found = {}
+def physical(load: LabWorkload, cells: Sequence[LabRun], seed: int, nodes: int) -> dict[LabRun, list[LabMeasurement]]:
+    """Carry out each cell on the devices of this machine, for one broker after the other. Raises CouldNotRun."""
+    found: dict[LabRun, list[LabMeasurement]] = {run: [] for run in cells}
     try:
         with Rig(load) as rig:
-            for run in cells:
-                progress(f"physical: {run}")
-                found[run] = rig.run(run, seed * NODES)
+            for node in range(nodes):
+                for run in cells:
+                    progress(f"physical, broker {node + 1} of {nodes}: {run}")
+                    found[run].append(rig.run(run, seed * NODES + node))
     except (PhysicalUnavailable, OSError) as error:
         raise CouldNotRun(str(error)) from error
     return found
 
 
-def host_rows(measured: Mapping[LabRun, LabMeasurement]) -> Iterator[list[str]]:
+def host_rows(measured: Mapping[LabRun, Sequence[LabMeasurement]]) -> Iterator[list[str]]:
     """Yield what operations without a device took on the host while the cells ran, over all cells."""
     yield ["operation", "measured", "mean ms", "p50 ms", "p99 ms", "median of the runs' means, ms", "largest mean, ms"]
-    hosts = [each.host for each in measured.values()]
+    hosts = [node.host for nodes in measured.values() for node in nodes]
     for name, of_runs in {
         "write in memory": [host.writes_s for host in hosts],
         "read in memory": [host.reads_s for host in hosts],
@@ -250,10 +247,10 @@ def verdicts(found: Mapping[LabRun, Figures], p99_ratios: Mapping[str, Sequence[
             yield [what, _cell(value), f"{sign} {limit:g}", "yes" if holds else "no"]
 
 
-def p99_ratios(found: Mapping[LabRun, Figures], again: Sequence[Mapping[LabRun, Figures]]) -> dict[str, list[float]]:
-    """Return by architecture the real-time p99 with lagging consumers over that without, flushed by rate."""
+def p99_ratios(nodes: Sequence[Mapping[LabRun, Figures]]) -> dict[str, list[float]]:
+    """Return by architecture each broker's real-time p99 with lagging consumers over that without, flushed by rate."""
     ratios: dict[str, list[float]] = {}
-    for each in (found, *again):
+    for each in nodes:
         for run, one in each.items():
             without = replace(run, case=Case.RealTime)
             if run.case is Case.Both and run.flush is Flush.Rate and without in each:
@@ -298,7 +295,7 @@ def scales(seed: int, published: Mapping[LabRun, Figures]) -> Iterator[list[str]
     """Yield the figures at the published scale and of half a broker with a thousandth of the bytes."""
     load = _quick(LabWorkload()).scaled(1 / 1000, 0.01)
     run_list = runs([Flush.Rate], [Case.Both])
-    found = simulated([LabCell(load, run, 1, 0.01) for run in run_list], seed)
+    found = simulated([LabCell((load,), run, 0.01) for run in run_list], seed)
     yield ["architecture", *(f"{name}, {scale}" for name in SCALED for scale in ("published", "scaled"))]
     for run, other in zip(run_list, found, strict=True):
         one = published[run]
@@ -326,39 +323,45 @@ def run(arguments: argparse.Namespace) -> int:
         load = physical_load(arguments.cache_mb)
         if arguments.quick:
             load = replace(load, warm_s=6.0, measured_s=5.0)
+        nodes = 1 if arguments.quick else NODES
         cells = runs([Flush.Rate], [Case.RealTime, Case.Both]) if arguments.quick else runs()
-        measured = physical(load, cells, arguments.seed)
-        pairs = [run for run in runs([Flush.Rate], [Case.RealTime, Case.Both]) if run.architecture.name in REPEATED]
-        seeds = [] if arguments.quick else [arguments.seed + at for at in range(1, REPETITIONS)]
-        again = [physical(load, pairs, seed) for seed in seeds]
+        measured = physical(load, cells, arguments.seed, nodes)
         written[GRADIENT] = [*gradient(load)]
-        real = with_ratios({run: figures([each], load.chunk, load.measured_s) for run, each in measured.items()})
-        of_hosts = [LabCell(replace(load, host=each.host), run) for run, each in measured.items()]
+        real = with_ratios({run: figures(each, load.chunk, load.measured_s) for run, each in measured.items()})
+        of_hosts = [
+            LabCell(tuple(replace(load, host=node.host, page_cache=node.page_cache) for node in each), run)
+            for run, each in measured.items()
+        ]
         model = with_ratios(dict(zip(cells, simulated(of_hosts, arguments.seed), strict=True)))
         written[HOST] = [*host_rows(measured)]
         written["physical"] = [*table(real, Case.Both, PHYSICAL_COLUMNS)]
         written["simulated, of the same size"] = [*table(model, Case.Both, PHYSICAL_COLUMNS)]
         written[AGREEMENT] = [*agreement(real, model)]
-        of_repeated = [
-            {run: figures([each], load.chunk, load.measured_s) for run, each in one.items()} for one in again
+        of_nodes = [
+            {run: figures([each[node]], load.chunk, load.measured_s) for run, each in measured.items()}
+            for node in range(nodes)
         ]
         written[LINES_DEVICES] = [
-            *verdicts(real, p99_ratios(real, of_repeated)),
+            *verdicts(real, p99_ratios(of_nodes)),
             *agreement_verdicts(written[AGREEMENT]),
         ]
         found = {"physical": rows(real), "simulated": rows(model), "ratios": load.ratios()}
         if arguments.plots is not None:
             tiers_plots.agreement(arguments.plots, real, model, COMPARED)
-            tiers_plots.disk_writes(arguments.plots / "tiers-writes-physical.png", "Throttled devices", measured)
+            tiers_plots.disk_writes(
+                arguments.plots / "tiers-writes-physical.png",
+                "Throttled devices",
+                {run: each[0] for run, each in measured.items()},
+            )
     if arguments.simulated or not arguments.physical:
         load = LabWorkload()
         nodes = 1 if arguments.quick else NODES
         if arguments.quick:
             load = _quick(load)
-        results = simulated([LabCell(load, run, nodes) for run in runs()], arguments.seed)
+        results = simulated([LabCell((load,) * nodes, run) for run in runs()], arguments.seed)
         model = with_ratios(dict(zip(runs(), results, strict=True)))
         written |= {name: [*table(model, case, columns)] for name, (case, columns) in TABLES.items()}
-        written[LINES_MODELS] = [*verdicts(model, p99_ratios(model, []))]
+        written[LINES_MODELS] = [*verdicts(model, p99_ratios([model]))]
         written[SCALES] = [*scales(arguments.seed, model)]
         found |= {"runs": rows(model), "ratios": load.ratios()}
         if arguments.plots is not None:
@@ -384,7 +387,7 @@ def _quick(load: LabWorkload) -> LabWorkload:
 def _plot_simulated(arguments: argparse.Namespace) -> None:
     whole = LabWorkload()
     cells = [
-        LabCell(_quick(whole.at_traffic(traffic * 1e6)), run)
+        LabCell((_quick(whole.at_traffic(traffic * 1e6)),), run)
         for traffic in TRAFFICS_MB
         for run in runs(cases=[Case.Both])
     ]

@@ -221,9 +221,49 @@ def test_with_two_lists_what_was_read_twice_survives_a_scan() -> None:
     assert cached(cache) == [1, 2, 18, 19]
     cache.ready_at(19)
     cache.insert(20, 0.0)
-    assert cached(cache) == [1, 2, 19, 20], "1 was demoted to the inactive list, where 18 is older"
+    assert cached(cache) == [1, 2, 19, 20], "1 was demoted to the inactive list, where 18 and 20 are older"
     cache.insert(21, 0.0)
-    assert cached(cache) == [2, 19, 20, 21]
+    assert cached(cache) == [1, 2, 19, 21]
+
+
+def test_the_active_list_shrinks_while_the_inactive_one_was_seen_to_be_shorter() -> None:
+    def active_after(balances: bool) -> int:
+        cache = PageCache(8, lists=2)
+        cache.balance()
+        for chunk in range(6):
+            cache.insert(chunk, 0.0, read=True)
+            cache.ready_at(chunk)
+        if balances:
+            cache.balance()
+        for chunk in range(10, 16):
+            cache.insert(chunk, 0.0)
+        return len([chunk for chunk in cached(cache) if chunk < 6])
+
+    assert active_after(False) == 6, "it was not shorter when that was last seen"
+    assert active_after(True) == 5
+
+
+def test_what_is_not_on_a_device_is_not_evicted_and_becomes_active() -> None:
+    cache = PageCache(3, keeps=lambda chunk: chunk in (1, 2))
+    for chunk in (1, 2, 3, 4, 5, 6):
+        cache.insert(chunk, 0.0)
+    assert cached(cache) == [1, 2, 6]
+    cache = PageCache(2, keeps=lambda chunk: True)
+    for chunk in (1, 2, 3):
+        cache.insert(chunk, 0.0)
+    assert cached(cache) == [1, 2, 3], "nothing else can be evicted"
+
+
+def test_a_chunk_that_was_added_and_then_read_in_was_read_once() -> None:
+    cache = PageCache(4)
+    cache.insert(1, math.inf)
+    cache.read_in(1, 2.0)
+    assert cache.ready_at(1) == 2.0
+    for chunk in (10, 11, 12, 13):
+        cache.insert(chunk, 0.0)
+    assert 1 in cache, "its second read made it active"
+    cache.read_in(9, 3.0)
+    assert cache.ready_at(9) == 3.0, "it was evicted before it was there"
 
 
 def test_a_read_that_brings_a_chunk_in_is_its_first() -> None:
@@ -372,10 +412,10 @@ def test_no_write_is_lost(
         assert len(cache) <= capacity
 
 
-@pytest.mark.parametrize("words", [(0,), (4, 3)])
-def test_a_page_cache_that_makes_no_sense_is_refused(words: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("capacity", "lists"), [(0, 2), (4, 3)])
+def test_a_page_cache_that_makes_no_sense_is_refused(capacity: int, lists: int) -> None:
     with pytest.raises(ValueError, match="expected a capacity of at least 1 and 1 or 2 lists, got"):
-        PageCache(*words)
+        PageCache(capacity, lists)
 
 
 @pytest.mark.parametrize("options", [{"capacity": 0}, {"capacity": 4, "ways": 5}, {"capacity": 4, "dirty_share": 2.0}])

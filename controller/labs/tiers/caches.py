@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -19,18 +19,24 @@ class PageCache:
     list. A chunk that is read again soon after its eviction goes to the active list at once: soon is within as many
     evictions as the active list is long. A read that brings the chunk in is its first (`folio_mark_accessed` follows
     each read); what was written, or was read ahead, has not been read.
+
+    `keeps` says whether a chunk that would be evicted must not be, since it is not on a device yet: it goes to the
+    active list then, as in Linux (mm/vmscan.c), and another is evicted.
     """
 
-    def __init__(self, capacity: int, lists: int = 2) -> None:
+    def __init__(self, capacity: int, lists: int = 2, keeps: Callable[[int], bool] = lambda chunk: False) -> None:
         if capacity < 1 or lists not in (1, 2):
             raise ValueError(f"expected a capacity of at least 1 and 1 or 2 lists, got {capacity} and {lists}")
         self.capacity = capacity
         self.lists = lists
+        self.keeps = keeps
         self.evicted = 0
         self._inactive: OrderedDict[int, float] = OrderedDict()
         self._active: OrderedDict[int, float] = OrderedDict()
         self._read_once: set[int] = set()
         self._evictions: OrderedDict[int, int] = OrderedDict()
+        self._is_inactive_low: bool | None = None
+        self._scanned = 0.0
 
     def __len__(self) -> int:
         return len(self._inactive) + len(self._active)
@@ -67,8 +73,14 @@ class PageCache:
             self._inactive.move_to_end(chunk)
             if read and self.lists == 2:
                 self._read_once.add(chunk)
-        while len(self) > self.capacity:
-            victim, _ = (self._inactive or self._active).popitem(last=False)
+        for _ in range(len(self)):
+            if len(self) <= self.capacity:
+                break
+            self._shrink_active()
+            victim, its_ready = (self._inactive or self._active).popitem(last=False)
+            if self.keeps(victim):
+                self._activate(victim, its_ready)
+                continue
             self._read_once.discard(victim)
             self.evicted += 1
             if self.lists == 2:
@@ -76,12 +88,34 @@ class PageCache:
             if len(self._evictions) > self.capacity:
                 self._evictions.popitem(last=False)
 
+    def read_in(self, chunk: int, ready: float) -> None:
+        """A chunk that was added is there, and was read for the first time."""
+        if chunk in self._active:
+            self._active[chunk] = ready
+        elif chunk in self._inactive:
+            self._inactive[chunk] = ready
+            if self.lists == 2:
+                self._read_once.add(chunk)
+        else:
+            self.insert(chunk, ready, read=True)
+
+    def balance(self) -> None:
+        """See how long the lists are, which counts until the next call. Without calls it is seen at each eviction."""
+        self._is_inactive_low = len(self._active) > len(self._inactive)
+
+    def _shrink_active(self) -> None:
+        """While the inactive list is the shorter one, equal shares of both are scanned (`shrink_lruvec`)."""
+        is_low = self._is_inactive_low
+        if len(self._active) > len(self._inactive) if is_low is None else is_low:
+            self._scanned += len(self._active) / max(1, len(self._inactive))
+        while self._scanned >= 1 and self._active:
+            self._scanned -= 1
+            demoted, its_ready = self._active.popitem(last=False)
+            self._inactive[demoted] = its_ready
+
     def _activate(self, chunk: int, ready: float) -> None:
         self._read_once.discard(chunk)
         self._active[chunk] = ready
-        if len(self._active) > self.capacity // 2:
-            demoted, its_ready = self._active.popitem(last=False)
-            self._inactive[demoted] = its_ready
 
 
 class WritePolicy(Enum):

@@ -21,13 +21,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any
+from queue import Queue
+from typing import Any, TypeAlias
 
 from controller.labs.tiers.placement import SPAN, Devices, FlushTurns, TieredStore, drawn, lags_of, phases, store_of
 from controller.labs.tiers.workload import DIRTY_SHARE, Architecture, Flush, LabWorkload, LogStorage
+from controller.system import is_cached
 from statemachines.tier_placement import FlushReason
 
+Ahead: TypeAlias = "Queue[tuple[str, int]]"
+"""Files and offsets of the chunks that a thread reads in the background."""
 HOST_OPERATIONS = ("writes", "reads", "begun reads", "device reads")
 """In the order of `HostLatency`."""
 PROBE_S = 0.02
@@ -133,7 +136,11 @@ class LabDriver:
                 self.unflushed[partition] += 1
             reason = load.flush_reason(self.job.flush, self.unflushed[partition])
             if reason is FlushReason.COUNT:
-                os.fdatasync(files.of(path))
+                first = number - self.unflushed[partition] + 1
+                for each in {
+                    self.place(partition, at, self.kind(partition, at, write=True))[0] for at in (first, number)
+                }:
+                    os.fdatasync(files.of(each))
                 self.unflushed[partition] = 0
             elif reason is FlushReason.RATE:
                 home = self.placed.home(partition).name
@@ -190,14 +197,25 @@ class LabDriver:
                 time.sleep(load.period_s / 4)
                 due = self.now()
             path, at = self.place(partition, number, self.kind(partition, number))
-            done = self.fetch(files.of(path), at, max(due, done))
-            self.read_ahead(ahead, partition, number + 1)
+            done = self.fetch(files.of(path), at, max(due, done), ahead, partition, number + 1)
             if done > load.warm_s:
                 reads.append(done - due)
             due += load.period_s
             number += 1
 
-    def fetch(self, file: int, at: int, begun: float) -> float:
+    def fetch(self, file: int, at: int, begun: float, ahead: Ahead, partition: int, following: int) -> float:
+        """Read a chunk, which may be on its way into the page cache, and have the following one read in the background
+        once it is there. Return when its consumer has it."""
+        ahead.join()
+        is_there = is_cached(file, at, self.chunk, busy=False)
+        if is_there:
+            self.read_ahead(ahead, partition, following)
+        done = self.receive(file, at, begun)
+        if not is_there:
+            self.read_ahead(ahead, partition, following)
+        return done
+
+    def receive(self, file: int, at: int, begun: float) -> float:
         """Read a chunk at the pace at which its consumer receives it, from when the fetch began; return when it has it.
 
         The network is waited for, and what a wait takes too long is not counted.
@@ -214,9 +232,10 @@ class LabDriver:
         self.wait_until(sent)
         return sent
 
-    def ahead(self, kind: str) -> SimpleQueue[tuple[str, int]]:
-        """Return the queue of a thread that reads a consumer's next chunks in the background, as brokers do."""
-        chunks: SimpleQueue[tuple[str, int]] = SimpleQueue()
+    def ahead(self, kind: str) -> Ahead:
+        """Return the queue of a thread that reads a consumer's next chunks in the background, as brokers do: those that
+        are not in the page cache. A fetch of one waits until it is there."""
+        chunks: Ahead = Queue()
 
         def read() -> None:
             files = LastOpened(os.O_RDONLY)
@@ -224,15 +243,17 @@ class LabDriver:
                 self.found[f"{kind} threads"].append(threading.get_native_id())
             while True:
                 path, at = chunks.get()
-                for part in range(at, at + self.chunk, self.window):
-                    os.pread(files.of(path), self.window, part)
+                if not is_cached(files.of(path), at, self.chunk, busy=False):
+                    for part in range(at, at + self.chunk, self.window):
+                        os.pread(files.of(path), self.window, part)
+                chunks.task_done()
 
         if self.load.fetch_ahead:
             threading.Thread(target=read, daemon=True).start()
         return chunks
 
-    def read_ahead(self, chunks: SimpleQueue[tuple[str, int]], partition: int, number: int) -> None:
-        if self.load.fetch_ahead and number <= self.written[partition] and chunks.empty():
+    def read_ahead(self, chunks: Ahead, partition: int, number: int) -> None:
+        if self.load.fetch_ahead and number <= self.written[partition]:
             chunks.put(self.place(partition, number, self.kind(partition, number)))
 
     def lag(self, partition: int, lags: Iterator[float], due: float) -> None:
@@ -254,8 +275,7 @@ class LabDriver:
                     done = self.now() + load.window_s * load.windows
                     self.wait_until(done)
                 else:
-                    done = self.fetch(files.of(path), at, begun)
-                    self.read_ahead(ahead, partition, number + 1)
+                    done = self.fetch(files.of(path), at, begun, ahead, partition, number + 1)
                 self.note("cold", begun, done)
                 number += 1
                 due = max(due + load.period_s / load.catch_up, begun)
@@ -309,7 +329,7 @@ class LabDriver:
                 os.preadv(file, [buffer], 0)
                 done = self.now()
             else:
-                done = self.fetch(file, at, begun) - self.load.window_s * self.load.windows
+                done = self.receive(file, at, begun) - self.load.window_s * self.load.windows
             if at or operation != "begun reads":
                 self.note(f"host {operation}", begun, done)
             if operation == "writes":
@@ -358,7 +378,8 @@ class LabDriver:
 
 
 class LastOpened:
-    """The file that a thread uses, closed when it goes on to another."""
+    """The file that a thread uses, closed when it goes on to another, unless it may be dirty: FUSE writes all of a file
+    that is closed, and lets the thread wait."""
 
     def __init__(self, flags: int) -> None:
         self._flags = flags
@@ -367,7 +388,7 @@ class LastOpened:
 
     def of(self, path: str) -> int:
         if path != self._path:
-            if self._file >= 0:
+            if self._file >= 0 and self._flags & os.O_ACCMODE == os.O_RDONLY:
                 os.close(self._file)
             self._file, self._path = os.open(path, self._flags), path
         return self._file

@@ -50,7 +50,7 @@ class LabMeasurement:
     """What one broker did in the measured time. Latencies in seconds, from when an operation was due.
 
     `chunks` counts reads by kind of job and device ("cold hdd", "hot memory", ...), `disk_writes` has the bytes written
-    by device and interval, `host` what a physical run's probes of the host took.
+    by device and interval, `host` what a physical run's probes of the host took, `page_cache` the bytes that it had.
     """
 
     writes: list[float] = field(default_factory=list)
@@ -60,6 +60,7 @@ class LabMeasurement:
     disk_writes: dict[str, list[float]] = field(default_factory=dict)
     interval_s: float = 0.1
     host: HostLatency = field(default_factory=HostLatency)
+    page_cache: float = math.nan
 
     @property
     def real_time_reads(self) -> list[float]:

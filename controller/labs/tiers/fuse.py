@@ -183,6 +183,7 @@ class BlockDevices:
         self._to_clean: list[deque[int]] = [deque() for _ in self.hdds]
         self._cleaning = [False] * len(self.hdds)
         self._lock = threading.RLock()
+        self._read_to: dict[tuple[str, int, int], dict[int, int]] = {}
         self.preparing = True
         if config["policy"] is not None:
             self.cache = BlockCache(config["blocks"], WritePolicy(config["policy"]), config["ways"])
@@ -197,7 +198,7 @@ class BlockDevices:
         place = (partition * 7919 + segment) * self.segment + at
         hdd = self.hdds[partition % len(self.hdds)]
         ssd = self.ssds[partition % len(self.hdds) * len(self.ssds) // len(self.hdds)]
-        task = DeviceTask((name, data is None and who), place, nbytes, data, done)
+        task = DeviceTask((name, data is None and self._reader(name, at, nbytes)), place, nbytes, data, done)
         if kind == "blk":
             assert self.cache is not None
             with self._lock:
@@ -209,6 +210,15 @@ class BlockDevices:
         if data is None:
             self.counts[f"{who} {kind}"] += nbytes
         (ssd if kind == "ssd" else hdd).submit(task)
+
+    def _reader(self, name: tuple[str, int, int], at: int, nbytes: int) -> int:
+        """Return which of the file's streams a read belongs to: one that came to within a chunk of it, whichever thread
+        reads, as a device sees it."""
+        read_to = self._read_to.setdefault(name, {})
+        near = (stream for stream, end in read_to.items() if abs(at - end) <= self.chunk)
+        stream = next(near, len(read_to) + 1)
+        read_to[stream] = at + nbytes
+        return stream
 
     def _cached_io(
         self, partition: int, at: int, task: DeviceTask, hdd: ThrottledDevice, ssd: ThrottledDevice, who: int
@@ -242,8 +252,9 @@ class BlockDevices:
             for device in [ssd] * work.fast + [hdd] * work.slow:
                 device.submit(DeviceTask(task.stream, task.at, task.nbytes, task.data, written))
         for each in work.cleaned:
-            self._to_clean[(each >> 24) % len(self.hdds)].append(each)
-        self._clean(partition % len(self.hdds))
+            disk = (each >> 24) % len(self.hdds)
+            self._to_clean[disk].append(each)
+            self._clean(disk)
 
     def _clean(self, disk: int) -> None:
         """Copy the next dirty block of a disk to it, and the one after that when it is there."""

@@ -91,6 +91,7 @@ def physical_load(cache_mb: float = 128.0) -> LabWorkload:
         flush_rate=FLUSH_OVER_TRAFFIC * load.traffic * rate / 30,
         flush_slice=chunk / 4,
         copy_piece=chunk / 4,
+        counted_s=2.0,
         flush_every_s=chunk / (FLUSH_OVER_TRAFFIC * load.traffic * rate / 30),
         warm_s=8.0,
         measured_s=8.0,
@@ -142,12 +143,13 @@ class Rig:
             _line(driver)
             self._bound_page_cache()
             _line(driver)
+            page_cache = self._page_cache()
             _ask(files)
             begun = time.monotonic()
             found = json.loads(_line(driver))
             stats = _ask(files)
             files.kill()  # first, or the driver's end would wait until what is dirty is written
-            return _measurement(load, found, stats, begun)
+            return replace(_measurement(load, found, stats, begun), page_cache=page_cache)
 
     def concurrent_reads(self, kind: str, readers: int, seconds: float = 1.0) -> float:
         """Return the MB/s that so many sequential readers of one device get together, past the page cache."""
@@ -174,11 +176,14 @@ class Rig:
 
     def _bound_page_cache(self) -> None:
         """Limit the cgroup to the page cache and what the driver uses besides."""
-        stat = dict(line.split() for line in (self.memory / "memory.stat").read_text().splitlines())
         used = int((self.memory / "memory.usage_in_bytes").read_text())
-        probed = PROBED_CHUNKS * round(self.load.chunk)
-        limit = round(self.load.page_cache) + probed + used - int(stat["cache"])
+        limit = round(self.load.page_cache) + used - self._page_cache()
         (self.memory / "memory.limit_in_bytes").write_text(str(limit))
+
+    def _page_cache(self) -> int:
+        """Return the bytes of logs in the page cache. It gets smaller as the kernel needs memory for other things."""
+        stat = dict(line.split() for line in (self.memory / "memory.stat").read_text().splitlines())
+        return int(stat["cache"]) - PROBED_CHUNKS * round(self.load.chunk)
 
     @contextmanager
     def _file_system(self, run: LabRun, load: LabWorkload) -> Iterator[Any]:

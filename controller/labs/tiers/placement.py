@@ -150,7 +150,7 @@ class DiskStore:
 
 
 class CachedStore(DiskStore):
-    """HDDs behind a block cache on the SSDs. A block is a chunk."""
+    """HDDs behind a block cache on the SSDs. A block is a chunk, numbered as in the files of a physical run."""
 
     def __init__(self, devices: Devices, policy: WritePolicy, ways: int | None) -> None:
         super().__init__(devices)
@@ -161,39 +161,40 @@ class CachedStore(DiskStore):
         self._to_clean: list[deque[int]] = [deque() for _ in devices.hdds]
         self._cleaning_until = [0.0] * load.hdds
         if policy is not WritePolicy.WriteAround:
-            held = [*devices.past(range(load.partitions), 1.1 * load.ssd_bytes / load.traffic)]
+            past = devices.past(range(load.partitions), 1.1 * load.ssd_bytes / load.traffic)
+            held = [chunk + devices.shift(chunk // SPAN) for chunk in past]
             dirty = held[-int(0.2 * blocks) :] if policy is WritePolicy.WriteBack else ()
             self.cache.preload(held, dirty)
 
     def config(self) -> dict[str, Any]:
         """Return what the file system of a physical run needs to begin with an equal cache."""
-        held = [*self.cache.blocks()]
-        shifted = [block + self.devices.shift(block // SPAN) for block in held]
-        dirty = [block + self.devices.shift(block // SPAN) for block in self.cache.dirty_blocks()]
         return {
             "policy": self.cache.policy.value,
             "blocks": self.cache.capacity,
             "ways": self.ways,
-            "held": shifted,
-            "dirty": dirty,
+            "held": [*self.cache.blocks()],
+            "dirty": [*self.cache.dirty_blocks()],
         }
+
+    def _block(self, partition: int, number: int) -> int:
+        return chunk_of(partition, number + self.devices.shift(partition))
 
     def write(self, now: float, partition: int, number: int, nbytes: float) -> float:
         done = now
-        work = self.cache.write(chunk_of(partition, number))
+        work = self.cache.write(self._block(partition, number))
         if work.fast:
             done = max(done, self.devices.ssd(partition).submit(now, ("write", partition), nbytes, write=True))
         if work.slow:
             done = max(done, self.devices.hdd(partition).submit(now, ("write", partition), nbytes, write=True))
-        self._clean(now, partition, work.cleaned)
+        self._clean(now, work.cleaned)
         return done
 
     def read(
         self, now: float, partition: int, number: int, reader: object, part: int = 0, parts: int = 1
     ) -> tuple[str, float]:
-        work = self.cache.read(chunk_of(partition, number), part, parts)
+        work = self.cache.read(self._block(partition, number), part, parts)
         nbytes = self.devices.load.chunk / parts
-        self._clean(now, partition, work.cleaned)
+        self._clean(now, work.cleaned)
         if work.fast:
             return "ssd", self.devices.ssd(partition).submit(now, reader, nbytes)
         done = self.devices.hdd(partition).submit(now, reader, nbytes)
@@ -203,11 +204,12 @@ class CachedStore(DiskStore):
     def _fill(self, now: float, partition: int, reader: object, nbytes: float) -> None:
         self.devices.ssd(partition).submit(now, reader, nbytes, write=True)
 
-    def _clean(self, now: float, partition: int, blocks: list[int]) -> None:
-        """Queue dirty blocks, and write those of this partition's disk, one after the other."""
+    def _clean(self, now: float, blocks: list[int]) -> None:
+        """Queue dirty blocks, and write those of each disk one after the other."""
         for block in blocks:
-            self._to_clean[block // SPAN % len(self._to_clean)].append(block)
-        self._clean_next(now, partition % len(self._to_clean))
+            disk = block // SPAN % len(self._to_clean)
+            self._to_clean[disk].append(block)
+            self._clean_next(now, disk)
 
     def _clean_next(self, now: float, disk: int) -> None:
         if self._to_clean[disk] and self._cleaning_until[disk] <= now:

@@ -59,9 +59,6 @@ class LabBroker:
                 device.late_s = partial(self.random.choice, late_s)
         self.store = store_of(architecture.storage, self.devices)
         self.store.later = self.at
-        self.cache = PageCache(int(load.page_cache / load.chunk), load.page_lists)
-        for chunk in self.devices.past(range(load.partitions), load.cache_s):
-            self.cache.insert(chunk, 0.0)
         self.measured = LabMeasurement(interval_s=load.sample_s)
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0
@@ -76,6 +73,12 @@ class LabBroker:
         self._turns: dict[str, FlushTurns] = {}
         self._slices_due = [0] * load.partitions
         self._flushed_slices = [0] * load.partitions
+        self._now = 0.0
+        self._by_kernel: list[dict[int, float]] = [{} for _ in range(load.partitions)]
+        """By partition, the chunks that the kernel wrote before their flush, and when they were on the device."""
+        self.cache = PageCache(int(load.page_cache / load.chunk), load.page_lists, self._keeps)
+        for chunk in self.devices.past(range(load.partitions), load.cache_s):
+            self.cache.insert(chunk, 0.0)
 
     def at(self, time: float, action: Callable[..., None], *arguments: Any) -> None:
         self._number += 1
@@ -91,6 +94,7 @@ class LabBroker:
             if not measuring and now >= load.warm_s:
                 measuring = True
                 self._reset()
+            self._now = now
             action(now, *arguments)
         first, last = int(load.warm_s / self.measured.interval_s) + 1, int(end / self.measured.interval_s)
         for device in (*self.devices.hdds, *self.devices.ssds):
@@ -117,9 +121,14 @@ class LabBroker:
                 behind = math.ceil(lag / load.period_s)
                 due = (self.phase[partition] - behind) * load.period_s + lag
                 self.at(due, self._read_real_time, partition, job, -behind, due, reads)
+        self.at(self.random.random() * load.counted_s, self._balance)
         if isinstance(self.store, TieredStore):
             for disk in range(load.hdds):
                 self.at(0.0, self._copy, self.store, disk, None, 0)
+
+    def _balance(self, now: float) -> None:
+        self.cache.balance()
+        self.at(now + self.load.counted_s, self._balance)
 
     # -- producers
 
@@ -131,11 +140,11 @@ class LabBroker:
             self.at(now + load.flush_every_s, self._append, partition, number)
             return
         self._written[partition] = number
+        self._unflushed[partition] += 1
         done = now + self._host_s(load.host.writes_s)
         self.cache.insert(chunk_of(partition, SPAN // 2 + number), done)
         if isinstance(self.store, TieredStore) and partition < load.leaders:
             self.store.appended(partition, SPAN // 2 + number)
-        self._unflushed[partition] += 1
         reason = load.flush_reason(self.flush, self._unflushed[partition])
         if reason is FlushReason.COUNT:
             self.at(done, self._flush_by_count, partition, number, due)
@@ -153,12 +162,15 @@ class LabBroker:
     def _flush_by_count(self, now: float, partition: int, number: int, due: float) -> None:
         """Write what is to be flushed, all at once as `fdatasync` does. The produce that began it is answered then."""
         first = SPAN // 2 + number - self._unflushed[partition] + 1
-        chunks = range(first, first + self._unflushed[partition])
-        done = max(self.store.write(now, partition, each, self.load.chunk) for each in chunks)
-        self.at(done, self._flushed_by_count, partition, number, due)
+        written = self._by_kernel[partition]
+        for each in range(first, first + self._unflushed[partition]):
+            if each not in written:
+                written[each] = self.store.write(now, partition, each, self.load.chunk)
+        self.at(max(now, *written.values()), self._flushed_by_count, partition, number, due)
 
     def _flushed_by_count(self, now: float, partition: int, number: int, due: float) -> None:
         self._unflushed[partition] = 0
+        self._by_kernel[partition].clear()
         self.measured.writes.append(now - due)
         self.at(max(now, due + self.load.period_s), self._append, partition, number + 1)
 
@@ -174,24 +186,46 @@ class LabBroker:
             self.at(now + wait_s, self._flush_by_rate, turns)
 
     def _write_slice(self, now: float, partition: int) -> None:
-        """Write one slice of a log; the next that is due follows when it is written."""
-        chunk = self._flushed_slices[partition] // self.slices
-        done = self.store.write(now, partition, SPAN // 2 + chunk, self.load.chunk / self.slices)
-        self.at(done, self._slice_written, partition)
+        """Write one slice of a log, unless the kernel did; the next that is due follows when it is written."""
+        chunk = SPAN // 2 + self._flushed_slices[partition] // self.slices
+        if (done := self._by_kernel[partition].get(chunk)) is None:
+            done = self.store.write(now, partition, chunk, self.load.chunk / self.slices)
+        self.at(max(now, done), self._slice_written, partition)
 
     def _slice_written(self, now: float, partition: int) -> None:
         self._flushed_slices[partition] += 1
-        self._unflushed[partition] -= self._flushed_slices[partition] % self.slices == 0
+        if not self._flushed_slices[partition] % self.slices:
+            self._unflushed[partition] -= 1
+            self._by_kernel[partition].pop(SPAN // 2 + self._flushed_slices[partition] // self.slices - 1, None)
         self._slices_due[partition] -= 1
         if self._slices_due[partition]:
             self._write_slice(now, partition)
+
+    def _keeps(self, chunk: int) -> bool:
+        """Whether a chunk waits to be flushed. If it would be evicted meanwhile, the kernel writes all that waits, as
+        it does when it finds nothing else to reclaim (`wakeup_flusher_threads` in mm/vmscan.c)."""
+        partition, number = divmod(chunk, SPAN)
+        if number <= SPAN // 2 + self._written[partition] - self._unflushed[partition]:
+            return False
+        if number not in self._by_kernel[partition]:
+            for each in range(self.load.partitions):
+                self._write_all(each)
+        return True
+
+    def _write_all(self, partition: int) -> None:
+        """Write what waits to be flushed of a partition: the rest of the first chunk, and those behind it."""
+        last, written = SPAN // 2 + self._written[partition], self._by_kernel[partition]
+        left = 1 - self._flushed_slices[partition] % self.slices / self.slices
+        for number in range(last - self._unflushed[partition] + 1, last + 1):
+            if number not in written:
+                written[number] = self.store.write(self._now, partition, number, left * self.load.chunk)
+            left = 1.0
 
     # -- consumers
 
     def _fetch(self, now: float, fetch: Fetch) -> None:
         """Read a chunk for a consumer, from the page cache or at the pace at which the consumer receives it."""
         chunk = chunk_of(fetch.partition, SPAN // 2 + fetch.number)
-        ahead, ahead_ready = self._ahead.pop(fetch.reader, (None, 0.0))
         if chunk in self._coming:
             self._coming[chunk].append(fetch)
         elif self.bypass and fetch.kind == "cold":
@@ -200,28 +234,39 @@ class LabBroker:
             fetch.source = self._came_from.pop(chunk, fetch.source)
             self._answer(max(now, ready), fetch, self.windows)
         else:
-            ready = ahead_ready if ahead == chunk else self._from_device(now, fetch, 0, self.windows)
+            ready = self._first_window(now, fetch, chunk)
             self.cache.insert(chunk, ready, read=True)
             self._send(now, fetch, 0, now, ready)
 
     def _read_ahead(self, now: float, fetch: Fetch) -> None:
-        """Begin to read the chunk behind an answered one in the background, window after window, as brokers do."""
+        """Begin to read the chunk behind an answered one in the background, as brokers do."""
         following = replace(fetch, number=fetch.number + 1)
         chunk = chunk_of(following.partition, SPAN // 2 + following.number)
         is_there = following.number <= self._written[following.partition]
         if is_there and chunk not in self.cache and chunk not in self._coming:
             self._coming[chunk] = []
-            self._read_window_ahead(now, following, chunk, 0)
+            self.cache.insert(chunk, math.inf)
+            self._read_window(now, following, chunk, 0, self._first_window(now, following, chunk))
 
-    def _read_window_ahead(self, now: float, fetch: Fetch, chunk: int, window: int) -> None:
-        if window < self.windows:
-            ready = self._from_device(now, fetch, window, self.windows)
-            self.at(ready, self._read_window_ahead, fetch, chunk, window + 1)
+    def _read_window(self, now: float, fetch: Fetch, chunk: int, window: int, ready: float) -> None:
+        """Come to a window in the background. Linux reads the next one, as in `_send`."""
+        if window == self.windows:
+            self.cache.read_in(chunk, now)
+            self._came_from[chunk] = fetch.source
+            for waiting in self._coming.pop(chunk):
+                self._fetch(now, waiting)
             return
-        self.cache.insert(chunk, now, read=True)
-        self._came_from[chunk] = fetch.source
-        for waiting in self._coming.pop(chunk):
-            self._fetch(now, waiting)
+        following = ready
+        if window + 1 < self.windows:
+            following = self._from_device(now, fetch, window + 1, self.windows)
+        else:
+            self._read_first_window_ahead(now, fetch)
+        self.at(max(now, ready), self._read_window, fetch, chunk, window + 1, following)
+
+    def _first_window(self, now: float, fetch: Fetch, chunk: int) -> float:
+        """Return when the first window of a chunk is in memory, which the reader's last chunk may have had read."""
+        ahead, ready = self._ahead.pop(fetch.reader, (None, 0.0))
+        return ready if ahead == chunk else self._from_device(now, fetch, 0, self.windows)
 
     def _from_device(self, now: float, fetch: Fetch, window: int, windows: int) -> float:
         """Return when one of the windows of a chunk is in memory."""
@@ -242,8 +287,7 @@ class LabBroker:
             received = sent + self.window_s
             self.at(max(received, ready), self._send, fetch, window + 1, received, following)
             return
-        if not self.load.fetch_ahead:
-            self._read_first_window_ahead(now, fetch)
+        self._read_first_window_ahead(now, fetch)
         self._answer(sent, fetch, 1)
 
     def _read_first_window_ahead(self, now: float, fetch: Fetch) -> None:

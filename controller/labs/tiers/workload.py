@@ -120,6 +120,7 @@ class LabWorkload:
     copy_piece: float = 256 * 1024
     sample_s: float = 0.1
     page_lists: int = 2
+    counted_s: float = 2.0
     memory: float = 5_000 * MB
     memory_s: float = 0.00005
     host: HostLatency = HostLatency()
@@ -226,6 +227,7 @@ class LabWorkload:
             copy_piece=self.copy_piece * bytes_ratio,
             memory=self.memory * rate,
             memory_s=self.memory_s * time_ratio,
+            counted_s=self.counted_s * time_ratio,
             warm_s=self.warm_s * time_ratio,
             measured_s=self.measured_s * time_ratio,
             hdd=self.hdd.scaled(bytes_ratio, time_ratio),
