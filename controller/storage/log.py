@@ -571,8 +571,9 @@ class PartitionLog:
         NotCached: when its `read_in` has returned, the same call is likely to succeed."""
         read = partial(self.read, offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
         found = self.without_waiting(read)
-        if found.length and not self._was_written_lately(offset, found.position):
-            found.file.require_cached(found.position, found.length)
+        if found.length:
+            known = self._was_written_lately(offset, found.position)  # and what is behind it
+            found.file.require_cached(found.position, found.length + known * found.left_bytes, known=known)
         return found
 
     def without_waiting(self, read: Callable[[], T]) -> T:

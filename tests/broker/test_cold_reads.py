@@ -215,7 +215,7 @@ def test_what_follows_a_large_answer_is_read_in_meanwhile(monkeypatch: pytest.Mo
     one = len(broker.disk.read(f"{broker.logs.directories[0].path}/t-0/00000000000000000000.log")) // 5
     missing: list[tuple[int, int]] = []
 
-    def require_cached(_file: MemoryFile, position: int, length: int) -> None:
+    def require_cached(_file: MemoryFile, position: int, length: int, known: bool = False) -> None:
         if (position, length) == (2 * one, 2 * one):
             missing.append((position, length))
             raise NotCached(ANY_DEVICE, lambda at_least=0: None, length, "t-0")

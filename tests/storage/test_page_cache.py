@@ -57,6 +57,20 @@ def test_a_hole_within_a_range_is_found(file: CachedFile, monkeypatch: pytest.Mo
     file.require_cached(0, 512 * 1024)
 
 
+def test_what_is_known_to_be_there_is_not_asked_for_while_that_counts(
+    file: CachedFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_files, "CHECKED_S", 0.0)
+    file.require_cached(0, MEGABYTE, known=True)
+    with pytest.raises(NotCached):
+        file.require_cached(0, MEGABYTE)
+    monkeypatch.setattr(disk_files, "CHECKED_S", 1e6)
+    file.require_cached(0, MEGABYTE // 2, known=True)
+    file.require_cached(4096, 4096)
+    with pytest.raises(NotCached):
+        file.require_cached(0, MEGABYTE)
+
+
 @pytest.mark.parametrize("cachestat", [True, False])
 @pytest.mark.parametrize("busy", [True, False])
 def test_ranges_of_any_place_and_length(
