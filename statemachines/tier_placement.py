@@ -13,14 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol, TypeVar
 
-from statemachines.log_segment import (
-    ON_SSD,
-    Active,
-    Cached,
-    OnlyCache,
-    SegmentState,
-    WithoutCache,
-)
+from statemachines.log_segment import ON_SSD, Active, Cached, OnlyCache, SegmentState, WithoutCache
 
 
 class Tier(Enum):

@@ -37,13 +37,7 @@ from controller.broker.groups.store import GroupStore
 from controller.broker.isr_manager import IsrManager, live_followers
 from controller.broker.log_manager import LogManager
 from controller.broker.log_moves import LogMoves
-from controller.broker.metadata import (
-    BrokerIdentity,
-    MetadataBodies,
-    MetadataCache,
-    MetadataWait,
-    metadata_response,
-)
+from controller.broker.metadata import BrokerIdentity, MetadataBodies, MetadataCache, MetadataWait, metadata_response
 from controller.broker.partition import Partition, PartitionEvents, Role
 from controller.broker.ports import OffLoop, Peers, at_once
 from controller.broker.records.fetch import FETCHES_AT_ONCE, DelayedFetch, FetchHandler, PartitionReader
@@ -374,10 +368,7 @@ class Broker:
         }
         if self.data is not None:
             handlers |= {key: _in_exchange(handle) for key, handle in self.data.handlers.items()}
-            handlers |= {
-                ApiKey.PRODUCE: self._produce,
-                ApiKey.FETCH: self._fetch,
-            }
+            handlers |= {ApiKey.PRODUCE: self._produce, ApiKey.FETCH: self._fetch}
             handlers |= self._coordinators(self.data)
         handlers |= self._access_handlers()
         if self._services is not None:

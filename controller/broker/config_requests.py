@@ -36,13 +36,7 @@ from controller.broker.request_context import on_broker_thread
 from controller.broker.settings import BrokerSettings
 from controller.broker.topic_configs import TopicConfigs
 from controller.clock import Clock, Coro, Future, spawn
-from controller.core.topic_settings import (
-    TOPIC_SETTINGS,
-    TopicSetting,
-    config_fault,
-    elements,
-    name_fault,
-)
+from controller.core.topic_settings import TOPIC_SETTINGS, TopicSetting, config_fault, elements, name_fault
 from controller.protocol.admin import (
     CONFIG_TYPE_LIST,
     OPERATION_APPEND,

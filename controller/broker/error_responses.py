@@ -118,9 +118,7 @@ from controller.protocol.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from controller.protocol.groups import (
-    NO_OFFSET as NO_COMMITTED_OFFSET,
-)
+from controller.protocol.groups import NO_OFFSET as NO_COMMITTED_OFFSET
 from controller.protocol.produce import (
     InitProducerIdRequest,
     InitProducerIdResponse,

@@ -132,9 +132,7 @@ def timer_metrics(wakes: int, counts: WheelCounts) -> Iterator[Metric]:
         yield CounterMetricFamily(f"{_TIMER}_{name}", about, float(value))
 
 
-def stage_metrics(
-    stages: Mapping[str, Mapping[str, tuple[Mapping[float, float], int, float]]],
-) -> Iterator[Metric]:
+def stage_metrics(stages: Mapping[str, Mapping[str, tuple[Mapping[float, float], int, float]]]) -> Iterator[Metric]:
     """A server's requests: by stage and request, quantiles in ms, how many there were, and their sum in ms."""
     for stage, requests in stages.items():
         name = f"{_REQUESTS}_{stage.lower()}timems"

@@ -27,11 +27,7 @@ _BATCH = 500
 _METADATA = b"CGMDv2:"
 """How librdkafka begins a group's metadata: then the generation, and the names of the group and of the member."""
 _GENERATION = struct.Struct("=i")
-_OUT_OF_THE_GROUP = (
-    KafkaError.FENCED_INSTANCE_ID,
-    KafkaError.UNKNOWN_MEMBER_ID,
-    KafkaError.ILLEGAL_GENERATION,
-)
+_OUT_OF_THE_GROUP = (KafkaError.FENCED_INSTANCE_ID, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION)
 
 
 def generation_of(metadata: bytes) -> int:

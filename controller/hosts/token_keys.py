@@ -24,10 +24,7 @@ from controller.hosts.tls import RELOAD_S, BadCertificates
 
 ISSUER, AUDIENCE = "camerlengo", "kafka"
 """Of the tokens of clusters on this machine."""
-ALGORITHMS = (
-    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
-    *("ES256", "ES384", "ES512", "Ed25519", "EdDSA"),
-)
+ALGORITHMS = (*("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), *("ES256", "ES384", "ES512", "Ed25519", "EdDSA"))
 """With public keys alone: who can check a token must not be able to make one."""
 KEYS_MAX, FILE_BYTES_MAX = 32, 1024 * 1024
 _PEM = re.compile(rb"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)

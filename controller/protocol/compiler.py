@@ -225,10 +225,7 @@ class _Source:
         else:
             raise TypeError(f"{name} is of fixed size")
         if not nullable:
-            self._reader += [
-                f"if _{name} is None:",
-                f"    raise MalformedFrame('{name} is null')",
-            ]
+            self._reader += [f"if _{name} is None:", f"    raise MalformedFrame('{name} is null')"]
 
     def _inline(self, name: str, kind: Inline) -> None:
         inner = self._inner(name, kind.of)

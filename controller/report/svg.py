@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from html import escape
 
-from controller.report.timeline import (
-    Timeline,
-)
+from controller.report.timeline import Timeline
 from controller.scenarios.host_stalls import HostStall
 
 LONG_RUN_MS = 30_000.0

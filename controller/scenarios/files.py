@@ -19,14 +19,7 @@ import msgspec
 
 from controller.scenarios.conditions import CONDITIONS, MILESTONES
 from controller.scenarios.event_counters import EVENT_COUNTERS
-from controller.scenarios.faults import (
-    NODE_FIELDS,
-    BreakLogDirectory,
-    CreateTopic,
-    KillZooKeeper,
-    Reassign,
-    kind_of,
-)
+from controller.scenarios.faults import NODE_FIELDS, BreakLogDirectory, CreateTopic, KillZooKeeper, Reassign, kind_of
 from controller.scenarios.invariants import INVARIANTS
 from controller.scenarios.language import (
     FORMAT,

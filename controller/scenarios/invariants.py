@@ -28,10 +28,7 @@ from controller.scenarios.checkers import (
 )
 from controller.scenarios.failovers import Failover
 from controller.scenarios.host import PartitionView, Snapshot, TopicSpec
-from controller.trace import (
-    ControllerElected,
-    PartitionStateWritten,
-)
+from controller.trace import ControllerElected, PartitionStateWritten
 from controller.trace_records import TraceRecord
 
 

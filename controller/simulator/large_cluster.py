@@ -397,12 +397,5 @@ def _roles_agree(cluster: LargeCluster, live: tuple[int, ...]) -> str | None:
     return None if count == replicas else f"{count} replicas have a role, {replicas} live"
 
 
-CHECKS: tuple[Check, ...] = (
-    _registered,
-    _controller,
-    _led,
-    _context_agrees,
-    _metadata_agrees,
-    _roles_agree,
-)
+CHECKS: tuple[Check, ...] = (_registered, _controller, _led, _context_agrees, _metadata_agrees, _roles_agree)
 """By their cost."""

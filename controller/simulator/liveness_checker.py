@@ -25,11 +25,7 @@ from controller.simulator.host import SimulatedHost
 from controller.simulator.observer import controller_named, partitions
 from controller.simulator.safety_checker import NOBODY, SafetyChecker
 from controller.zookeeper import paths
-from controller.zookeeper.codecs import (
-    decode_broker_registration,
-    decode_reassignments,
-    decode_topic_assignment,
-)
+from controller.zookeeper.codecs import decode_broker_registration, decode_reassignments, decode_topic_assignment
 from controller.zookeeper.memory.server import InMemoryZooKeeper
 
 ANSWER_LIMIT_MS = 12_000.0

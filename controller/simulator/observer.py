@@ -18,11 +18,7 @@ from controller.trace import EphemeralSeen
 from controller.zookeeper import paths
 from controller.zookeeper.broker_writes import BrokerWrites
 from controller.zookeeper.client import ZooKeeperClient
-from controller.zookeeper.codecs import (
-    decode_controller_epoch,
-    decode_partition_state,
-    decode_topic_assignment,
-)
+from controller.zookeeper.codecs import decode_controller_epoch, decode_partition_state, decode_topic_assignment
 from controller.zookeeper.memory.server import InMemoryConnection, InMemoryZooKeeper
 
 _LOOK = "look"

@@ -30,14 +30,7 @@ from controller.storage.errors import (
     SequenceOutOfOrder,
 )
 from controller.storage.segment import SNAPSHOT_SUFFIX, Segment, base_offset_of, segment_path
-from controller.storage.transactions import (
-    MARKER_BYTES_MAX,
-    NO_TRANSACTION,
-    AbortedRange,
-    Marker,
-    Origin,
-    marker_of,
-)
+from controller.storage.transactions import MARKER_BYTES_MAX, NO_TRANSACTION, AbortedRange, Marker, Origin, marker_of
 
 KEPT_BATCHES = 5
 """As many as a producer may have in flight; a batch before these is no longer known as a duplicate."""

@@ -99,13 +99,7 @@ class DigestServer:
             return f'realm="{REALM}",nonce={nonce},qop="{_PROTECTION}",charset=utf-8,algorithm=md5-sess'.encode()
         fields = fields_of(message)
         user, own_nonce = fields.get("username", ""), fields.get("cnonce", "")
-        expected = {
-            "realm": REALM,
-            "nonce": self._nonce,
-            "digest-uri": URI,
-            "nc": _COUNT,
-            "qop": _PROTECTION,
-        }
+        expected = {"realm": REALM, "nonce": self._nonce, "digest-uri": URI, "nc": _COUNT, "qop": _PROTECTION}
         wrong = [name for name, value in expected.items() if fields.get(name) != value]
         password = self._users.get(user)
         given = (user, password or "", REALM, self._nonce, own_nonce)

@@ -19,15 +19,7 @@ import msgspec
 import numpy as np
 
 from controller.cli.workers import each_seed
-from controller.labs.latency.adviser import (
-    COSTS,
-    NAMES,
-    Advice,
-    Adviser,
-    Prediction,
-    WorkloadToAdvise,
-    acceptance,
-)
+from controller.labs.latency.adviser import COSTS, NAMES, Advice, Adviser, Prediction, WorkloadToAdvise, acceptance
 from controller.labs.latency.cluster_model import ServiceTimes
 from tests.benchmarks.common import CouldNotRun, add_count, add_output, circumstances, show
 from tests.benchmarks.latency_model import shape_of

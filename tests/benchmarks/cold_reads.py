@@ -34,13 +34,7 @@ from controller.protocol.codec import ApiKey, RequestHeader, decode_response, en
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from controller.protocol.framing import FrameBuffer, framed
-from controller.protocol.produce import (
-    ACKS_LEADER,
-    ProducePartition,
-    ProduceRequest,
-    ProduceResponse,
-    ProduceTopic,
-)
+from controller.protocol.produce import ACKS_LEADER, ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 from controller.storage.batches import Record, encode_batch, headers_of, whole_bytes
 from controller.storage.segment import RECENT_MS
 from tests.benchmarks.broker import cpu_s, percentile

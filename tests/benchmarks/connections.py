@@ -36,16 +36,7 @@ from controller.protocol.framing import FrameBuffer, framed
 from controller.protocol.produce import ACKS_LEADER, ProducePartition, ProduceRequest, ProduceTopic
 from controller.storage.batches import Record, encode_batch
 from tests.benchmarks.clusters import Child
-from tests.benchmarks.common import (
-    CouldNotRun,
-    add_count,
-    add_output,
-    circumstances,
-    markdown,
-    note,
-    put_table,
-    show,
-)
+from tests.benchmarks.common import CouldNotRun, add_count, add_output, circumstances, markdown, note, put_table, show
 from tests.benchmarks.hostile import AttackClient, LatencyProbe, resident
 
 ONE_EACH, SEVERAL_EACH = "connections", "waiting fetches"

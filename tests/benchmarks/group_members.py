@@ -55,11 +55,7 @@ READ_BYTES = 16 * 1024
 START_LIMIT_S = 120.0
 AT_ONCE = 100
 """Connections that are opened at the same time."""
-_AGAIN = (
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.NOT_COORDINATOR,
-)
+_AGAIN = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
 
 T = TypeVar("T", bound=ResponseValue)
 V = TypeVar("V")

@@ -37,13 +37,7 @@ from controller.labs.old_purgatory import OldPurgatory
 from controller.labs.thread_timer import ThreadTimer
 from controller.labs.threaded_purgatory import ThreadedPurgatory
 from controller.labs.virtual_timer import VirtualTimer
-from controller.timer.purgatory import (
-    PURGE_INTERVAL,
-    PURGE_SHARE,
-    DelayedOperation,
-    Purgatory,
-    log_failed_operation,
-)
+from controller.timer.purgatory import PURGE_INTERVAL, PURGE_SHARE, DelayedOperation, Purgatory, log_failed_operation
 
 QUARTILE = 0.67448975
 """The 75th percentile of the standard normal distribution."""
@@ -730,13 +724,7 @@ def run_virtual(
     )
 
 
-def _chunk(
-    rows: LoadRows,
-    first_ms: int,
-    wait_ms: int,
-    sets: list[tuple[str, ...]],
-    ring: Ring,
-) -> _Chunk:
+def _chunk(rows: LoadRows, first_ms: int, wait_ms: int, sets: list[tuple[str, ...]], ring: Ring) -> _Chunk:
     due_ms = rows.arrival_ms + rows.latency_ms
     slots = np.where(rows.latency_ms < wait_ms, due_ms % wait_ms, wait_ms)
     times: dict[int, int] = {}  # equal times are one object: a number need not be one for each request

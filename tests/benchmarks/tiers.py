@@ -341,10 +341,7 @@ def run(arguments: argparse.Namespace) -> int:
             {run: figures([each[node]], load.chunk, load.measured_s) for run, each in measured.items()}
             for node in range(nodes)
         ]
-        written[LINES_DEVICES] = [
-            *verdicts(real, p99_ratios(of_nodes)),
-            *agreement_verdicts(written[AGREEMENT]),
-        ]
+        written[LINES_DEVICES] = [*verdicts(real, p99_ratios(of_nodes)), *agreement_verdicts(written[AGREEMENT])]
         found = {"physical": rows(real), "simulated": rows(model), "ratios": load.ratios()}
         if arguments.plots is not None:
             tiers_plots.agreement(arguments.plots, real, model, COMPARED)

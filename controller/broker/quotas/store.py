@@ -60,11 +60,7 @@ ENTRIES_MAX = 1_000
 NAMED_MAX = 8 * ENTRIES_MAX
 """Entities, their parts and their quotas together."""
 
-_WHOLE_MOST: Mapping[str, int] = {
-    QuotaType.PRODUCE.value: LONG_MAX,
-    QuotaType.FETCH.value: LONG_MAX,
-    IP_RATE: INT_MAX,
-}
+_WHOLE_MOST: Mapping[str, int] = {QuotaType.PRODUCE.value: LONG_MAX, QuotaType.FETCH.value: LONG_MAX, IP_RATE: INT_MAX}
 """Quotas that are whole numbers, and the largest that each may be; the others are not."""
 _OF_CLIENTS = frozenset(kind.value for kind in QuotaType)
 

@@ -410,17 +410,7 @@ class FullFetch:
 
     Fetches of many consumers that ask the same and find nothing may share one, and then what they find in the end."""
 
-    __slots__ = (
-        "_again",
-        "_ask",
-        "_before",
-        "_keys",
-        "_partitions",
-        "_read_at",
-        "_request",
-        "_response",
-        "_sessions",
-    )
+    __slots__ = ("_again", "_ask", "_before", "_keys", "_partitions", "_read_at", "_request", "_response", "_sessions")
 
     def __init__(self, request: FetchRequest, sessions: FetchSessionCache | None = None) -> None:
         self._request = request

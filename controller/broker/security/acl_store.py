@@ -395,11 +395,7 @@ class AclStore:
 
     @property
     def handlers(self) -> Mapping[ApiKey, Callable[[Any, int, Callable[[Any], None]], None]]:
-        return {
-            ApiKey.DESCRIBE_ACLS: self.describe,
-            ApiKey.CREATE_ACLS: self.create,
-            ApiKey.DELETE_ACLS: self.delete,
-        }
+        return {ApiKey.DESCRIBE_ACLS: self.describe, ApiKey.CREATE_ACLS: self.create, ApiKey.DELETE_ACLS: self.delete}
 
 
 _TOO_MANY = f"expected at most {CHANGES_MAX} in a request"

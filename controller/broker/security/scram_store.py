@@ -82,10 +82,7 @@ class ScramStore:
 
     @property
     def handlers(self) -> Mapping[ApiKey, Callable[[Any, int, Callable[[Any], None]], Steps | None]]:
-        return {
-            ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: self.describe,
-            ApiKey.ALTER_USER_SCRAM_CREDENTIALS: self.alter,
-        }
+        return {ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: self.describe, ApiKey.ALTER_USER_SCRAM_CREDENTIALS: self.alter}
 
     def take(self, configs: EntityConfigs, *, whole: bool) -> None:
         """As `EntityConfigReader` has read them."""

@@ -12,23 +12,22 @@ from enum import Enum
 
 
 class PageCache:
-    """An LRU of chunks, each with the time from which it can be read.
+    """Linux's two LRU lists of chunks (mm/swap.c, mm/workingset.c), each with the time from which it can be read.
 
-    `lists` is 1 for one LRU list, or 2 for Linux's (mm/swap.c, mm/workingset.c): a chunk enters the inactive list, and
-    its second read moves it to the active one, which has at most half of the capacity. Evictions are from the inactive
-    list. A chunk that is read again soon after its eviction goes to the active list at once: soon is within as many
-    evictions as the active list is long. A read that brings the chunk in is its first (`folio_mark_accessed` follows
-    each read); what was written, or was read ahead, has not been read.
+    A chunk enters the inactive list, and its second read moves it to the active one. Evictions are from the inactive
+    list; while that is the shorter one, equal shares of both are scanned. A chunk that is read again soon after its
+    eviction goes to the active list at once: soon is within as many evictions as the active list is long. A read that
+    brings the chunk in is its first (`folio_mark_accessed` follows each read); what was written, or was read ahead,
+    has not been read.
 
     `keeps` says whether a chunk that would be evicted must not be, since it is not on a device yet: it goes to the
     active list then, as in Linux (mm/vmscan.c), and another is evicted.
     """
 
-    def __init__(self, capacity: int, lists: int = 2, keeps: Callable[[int], bool] = lambda chunk: False) -> None:
-        if capacity < 1 or lists not in (1, 2):
-            raise ValueError(f"expected a capacity of at least 1 and 1 or 2 lists, got {capacity} and {lists}")
+    def __init__(self, capacity: int, keeps: Callable[[int], bool] = lambda chunk: False) -> None:
+        if capacity < 1:
+            raise ValueError(f"expected a capacity of at least 1, got {capacity}")
         self.capacity = capacity
-        self.lists = lists
         self.keeps = keeps
         self.evicted = 0
         self._inactive: OrderedDict[int, float] = OrderedDict()
@@ -48,16 +47,11 @@ class PageCache:
         """Return when the chunk is in memory, None if it is not cached. This is a read."""
         if (ready := self._active.get(chunk)) is not None:
             self._active.move_to_end(chunk)
-            return ready
-        if (ready := self._inactive.get(chunk)) is None:
-            return None
-        if self.lists == 1:
-            self._inactive.move_to_end(chunk)
-        elif chunk in self._read_once:
-            del self._inactive[chunk]
-            self._activate(chunk, ready)
-        else:
-            self._read_once.add(chunk)
+        elif (ready := self._inactive.get(chunk)) is not None:
+            if chunk in self._read_once:
+                self._activate(chunk, self._inactive.pop(chunk))
+            else:
+                self._read_once.add(chunk)
         return ready
 
     def insert(self, chunk: int, ready: float, read: bool = False) -> None:
@@ -71,40 +65,27 @@ class PageCache:
         else:
             self._inactive[chunk] = ready
             self._inactive.move_to_end(chunk)
-            if read and self.lists == 2:
+            if read:
                 self._read_once.add(chunk)
         for _ in range(len(self)):
             if len(self) <= self.capacity:
                 break
-            self._shrink_active()
-            victim, its_ready = (self._inactive or self._active).popitem(last=False)
-            if self.keeps(victim):
-                self._activate(victim, its_ready)
-                continue
-            self._read_once.discard(victim)
-            self.evicted += 1
-            if self.lists == 2:
-                self._evictions[victim] = self.evicted
-            if len(self._evictions) > self.capacity:
-                self._evictions.popitem(last=False)
+            self._evict()
 
     def read_in(self, chunk: int, ready: float) -> None:
         """A chunk that was added is there, and was read for the first time."""
-        if chunk in self._active:
-            self._active[chunk] = ready
-        elif chunk in self._inactive:
-            self._inactive[chunk] = ready
-            if self.lists == 2:
-                self._read_once.add(chunk)
-        else:
+        if chunk not in self:
             self.insert(chunk, ready, read=True)
+            return
+        (self._active if chunk in self._active else self._inactive)[chunk] = ready
+        self.ready_at(chunk)
 
     def balance(self) -> None:
         """See how long the lists are, which counts until the next call. Without calls it is seen at each eviction."""
         self._is_inactive_low = len(self._active) > len(self._inactive)
 
-    def _shrink_active(self) -> None:
-        """While the inactive list is the shorter one, equal shares of both are scanned (`shrink_lruvec`)."""
+    def _evict(self) -> None:
+        """Scan both lists (`shrink_lruvec`)."""
         is_low = self._is_inactive_low
         if len(self._active) > len(self._inactive) if is_low is None else is_low:
             self._scanned += len(self._active) / max(1, len(self._inactive))
@@ -112,6 +93,15 @@ class PageCache:
             self._scanned -= 1
             demoted, its_ready = self._active.popitem(last=False)
             self._inactive[demoted] = its_ready
+        victim, its_ready = (self._inactive or self._active).popitem(last=False)
+        if self.keeps(victim):
+            self._activate(victim, its_ready)
+            return
+        self._read_once.discard(victim)
+        self.evicted += 1
+        self._evictions[victim] = self.evicted
+        if len(self._evictions) > self.capacity:
+            self._evictions.popitem(last=False)
 
     def _activate(self, chunk: int, ready: float) -> None:
         self._read_once.discard(chunk)

@@ -76,7 +76,7 @@ class LabBroker:
         self._now = 0.0
         self._by_kernel: list[dict[int, float]] = [{} for _ in range(load.partitions)]
         """By partition, the chunks that the kernel wrote before their flush, and when they were on the device."""
-        self.cache = PageCache(int(load.page_cache / load.chunk), load.page_lists, self._keeps)
+        self.cache = PageCache(int(load.page_cache / load.chunk), self._keeps)
         for chunk in self.devices.past(range(load.partitions), load.cache_s):
             self.cache.insert(chunk, 0.0)
 
@@ -127,6 +127,7 @@ class LabBroker:
                 self.at(0.0, self._copy, self.store, disk, None, 0)
 
     def _balance(self, now: float) -> None:
+        """The kernel counts what is on its lists."""
         self.cache.balance()
         self.at(now + self.load.counted_s, self._balance)
 

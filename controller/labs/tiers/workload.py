@@ -51,6 +51,10 @@ HDD, SSD = hdd_model(), ssd_model()
 LAGGING_SHARE = 0.2
 """Of the jobs, those that lag by more than the page cache keeps: published."""
 
+_SIZES = ("chunk", "read_ahead", "receive_buffer", "send_buffer", "segment", "record", "flush_slice", "copy_piece")
+_LAGS = ("near_s", "least_lag_s", "most_lag_s")
+_TIMES = (*_LAGS, "round_trip_s", "flush_every_s", "memory_s", "counted_s", "warm_s", "measured_s")
+
 
 @dataclass(frozen=True, slots=True)
 class HostLatency:
@@ -81,7 +85,8 @@ class LabWorkload:
     lag by up to `near_s`, the 8 minutes that the page cache holds, exponentially so that a fifth would lag by more.
     An HDD takes copies `copy_share` times as fast as leaders' data comes, `copy_piece` bytes at a time, as brokers do.
     A flush by rate writes `flush_slice` bytes at a time, spread over `flush_every_s`. `sample_s`: interval of the
-    disks' writes.
+    disks' writes; `counted_s`: that at which the kernel sees how long the lists of its page cache are (`FLUSH_TIME` in
+    mm/memcontrol.c).
 
     Reads are those of Kafka's consumer with its defaults. Nearly all jobs lag by more than 1.2 s, so each fetch is as
     large as it may be, `chunk` (`max.partition.fetch.bytes`). The consumer's `receive_buffer` (`receive.buffer.bytes`)
@@ -119,7 +124,6 @@ class LabWorkload:
     copy_share: float = 1.1
     copy_piece: float = 256 * 1024
     sample_s: float = 0.1
-    page_lists: int = 2
     counted_s: float = 2.0
     memory: float = 5_000 * MB
     memory_s: float = 0.00005
@@ -203,6 +207,9 @@ class LabWorkload:
         """Return the workload whose bytes and seconds are these times the ratios, on `nodes_ratio` times the devices,
         partitions and jobs; page cache and traffic follow the number of devices."""
         rate = bytes_ratio / time_ratio
+        sizes = {name: getattr(self, name) * bytes_ratio for name in _SIZES}
+        times = {name: getattr(self, name) * time_ratio for name in _TIMES}
+        rates = {name: getattr(self, name) * rate for name in ("flush_rate", "memory")}
         return replace(
             self,
             page_cache=self.page_cache * bytes_ratio * nodes_ratio,
@@ -211,27 +218,9 @@ class LabWorkload:
             ssds=max(1, round(self.ssds * nodes_ratio)),
             partitions=max(self.replicas, round(self.partitions * nodes_ratio)),
             jobs=max(5, round(self.jobs * nodes_ratio)),
-            near_s=self.near_s * time_ratio,
-            least_lag_s=self.least_lag_s * time_ratio,
-            most_lag_s=self.most_lag_s * time_ratio,
-            chunk=self.chunk * bytes_ratio,
-            read_ahead=self.read_ahead * bytes_ratio,
-            receive_buffer=self.receive_buffer * bytes_ratio,
-            send_buffer=self.send_buffer * bytes_ratio,
-            round_trip_s=self.round_trip_s * time_ratio,
-            segment=self.segment * bytes_ratio,
-            record=self.record * bytes_ratio,
-            flush_rate=self.flush_rate * rate,
-            flush_every_s=self.flush_every_s * time_ratio,
-            flush_slice=self.flush_slice * bytes_ratio,
-            copy_piece=self.copy_piece * bytes_ratio,
-            memory=self.memory * rate,
-            memory_s=self.memory_s * time_ratio,
-            counted_s=self.counted_s * time_ratio,
-            warm_s=self.warm_s * time_ratio,
-            measured_s=self.measured_s * time_ratio,
             hdd=self.hdd.scaled(bytes_ratio, time_ratio),
             ssd=self.ssd.scaled(bytes_ratio, time_ratio),
+            **(sizes | times | rates),
         )
 
     def ratios(self) -> dict[str, float]:

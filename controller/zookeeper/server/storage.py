@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from controller.zookeeper.memory.database import Change, DataTree, StoredZnode
 from controller.zookeeper.server.files import DataDirectory
-from controller.zookeeper.server.log import (
-    SNAPSHOT_MAGIC,
-    TransactionLog,
-    frame,
-    header,
-    log_name,
-    new_salt,
-    zxid_of,
-)
+from controller.zookeeper.server.log import SNAPSHOT_MAGIC, TransactionLog, frame, header, log_name, new_salt, zxid_of
 from controller.zookeeper.server.recovery import SNAPSHOT_PREFIX, TEMPORARY, recover, snapshot_name
 from controller.zookeeper.server.transactions import (
     PACK,
