@@ -159,7 +159,7 @@ class Rig:
             with mmap.mmap(-1, chunk) as buffer:
                 file = os.open(f"{mount}/{kind}.0.{at}", os.O_RDONLY | os.O_DIRECT)
                 while time.monotonic() < end:
-                    nbytes[at] += os.preadv(file, [buffer], nbytes[at] % (chunk * 8))
+                    nbytes[at] += os.preadv(file, [buffer], nbytes[at] % round(self.load.segment))
                 os.close(file)
 
         with self._file_system(LabRun(ARCHITECTURES[0], Flush.Rate, Case.Lagging), self.load) as files:
