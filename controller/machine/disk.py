@@ -162,9 +162,8 @@ class MemoryFile:
             return None
         return self.read_at(position, length)
 
-    def require_cached(self, position: int, length: int, *, known: bool = False) -> None:
-        if not known:
-            self._disk.require_cached(self._path, length)
+    def require_cached(self, position: int, length: int) -> None:
+        self._disk.require_cached(self._path, length)
 
     def size(self) -> int:
         self._disk.look(self._directory)

@@ -195,9 +195,8 @@ class File(Protocol):
     def read_cached(self, position: int, length: int) -> bytes | None:
         """As `read_at`; None if that is known to wait for the disk."""
 
-    def require_cached(self, position: int, length: int, *, known: bool = False) -> None:
-        """Raise NotCached if reading these bytes is known to wait for the disk. `known`: they are in memory, and need
-        not be asked for by the next call."""
+    def require_cached(self, position: int, length: int) -> None:
+        """Raise NotCached if reading these bytes is known to wait for the disk."""
 
     def size(self) -> int: ...
 

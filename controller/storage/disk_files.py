@@ -251,16 +251,15 @@ class OpenFile:
         end, now_s = position + length, time.monotonic()
         return not self._was_read_in(position, end, now_s) and _busy.has(self.identity, position, end, now_s)
 
-    def require_cached(self, position: int, length: int, *, known: bool = False) -> None:
+    def require_cached(self, position: int, length: int) -> None:
         end, now_s = position + length, time.monotonic()
         begin, until, until_s = self._checked if now_s < self._checked[2] else (position, position, now_s + CHECKED_S)
         if begin <= position and end <= until:
             return
-        if not known:
-            identity = self.identity
-            busy = _busy.has(identity, position, end, now_s) and not self._was_read_in(position, end, now_s)
-            if not is_cached(self._fd, position, length, busy=busy):
-                raise _not_cached(self, identity, position, length)
+        identity = self.identity
+        busy = _busy.has(identity, position, end, now_s) and not self._was_read_in(position, end, now_s)
+        if not is_cached(self._fd, position, length, busy=busy):
+            raise _not_cached(self, identity, position, length)
         adjoins = begin <= end and position <= until  # an answer and what is read ahead of the next one
         self._checked = (
             (min(begin, position), max(until, end), until_s) if adjoins else (position, end, now_s + CHECKED_S)
@@ -458,8 +457,8 @@ class CachedFile:
     def read_cached(self, position: int, length: int) -> bytes | None:
         return self._opened().read_cached(position, length)
 
-    def require_cached(self, position: int, length: int, *, known: bool = False) -> None:
-        self._opened_already().require_cached(position, length, known=known)
+    def require_cached(self, position: int, length: int) -> None:
+        self._opened_already().require_cached(position, length)
 
     def read_in(self, position: int, length: int) -> None:
         self._opened().read_in(position, length)

@@ -571,9 +571,8 @@ class PartitionLog:
         NotCached: when its `read_in` has returned, the same call is likely to succeed."""
         read = partial(self.read, offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
         found = self.without_waiting(read)
-        if found.length:
-            known = self._was_written_lately(offset, found.position)  # and what is behind it
-            found.file.require_cached(found.position, found.length + known * found.left_bytes, known=known)
+        if found.length and not self.was_written_lately(offset, found.position):
+            found.file.require_cached(found.position, found.length)
         return found
 
     def without_waiting(self, read: Callable[[], T]) -> T:
@@ -584,7 +583,8 @@ class PartitionLog:
         finally:
             self._disk.no_wait = False
 
-    def _was_written_lately(self, offset: int, position: int) -> bool:
+    def was_written_lately(self, offset: int, position: int) -> bool:
+        """Whether all from this offset on, which is at this position, was: see `Segment.was_written_lately`."""
         active = self._active
         return offset >= active.base_offset and active.was_written_lately(position, self._now_ms())
 

@@ -88,8 +88,8 @@ class HddFile:
     def read_cached(self, position: int, length: int) -> bytes | None:
         return self._file.read_cached(position, length)
 
-    def require_cached(self, position: int, length: int, *, known: bool = False) -> None:
-        self._file.require_cached(position, length, known=known)
+    def require_cached(self, position: int, length: int) -> None:
+        self._file.require_cached(position, length)
 
     @_guarded
     def size(self) -> int:

@@ -121,16 +121,18 @@ def test_a_fetch_of_what_is_in_memory_needs_no_job() -> None:
 def test_what_was_written_lately_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = holder()
     asked: list[int] = []
-    monkeypatch.setattr(type(broker.disk), "require_cached", lambda _disk, _path, length: asked.append(length))
-    broker.produce(acks=1)
-    for replica in (2, 3):
-        broker.follow(replica, 6)
-    asked.clear()
-    assert offsets(parts(fetch(broker, 5).finish())[0]) == [5]
-    assert asked == []
+    for end in (6, 7):
+        broker.produce(acks=1)
+        for replica in (2, 3):
+            broker.follow(replica, end)
+    monkeypatch.setattr(MemoryFile, "require_cached", lambda _file, _position, length: asked.append(length))
+    monkeypatch.setattr(cold_reads, "AHEAD_FROM_BYTES", 1)
+    one = len(broker.disk.read(f"{broker.logs.directories[0].path}/t-0/00000000000000000000.log")) // 7
+    assert offsets(parts(fetch(broker, 5, limit=one).finish())[0]) == [5]
+    assert asked == [], "not for what is behind it either"
     pass_time(broker)
-    fetch(broker, 5)
-    assert asked
+    fetch(broker, 5, limit=one)
+    assert asked == [one, one]
 
 
 def test_a_device_that_does_not_answer_is_a_storage_error_and_the_directory_stays_online() -> None:
@@ -215,7 +217,7 @@ def test_what_follows_a_large_answer_is_read_in_meanwhile(monkeypatch: pytest.Mo
     one = len(broker.disk.read(f"{broker.logs.directories[0].path}/t-0/00000000000000000000.log")) // 5
     missing: list[tuple[int, int]] = []
 
-    def require_cached(_file: MemoryFile, position: int, length: int, known: bool = False) -> None:
+    def require_cached(_file: MemoryFile, position: int, length: int) -> None:
         if (position, length) == (2 * one, 2 * one):
             missing.append((position, length))
             raise NotCached(ANY_DEVICE, lambda at_least=0: None, length, "t-0")

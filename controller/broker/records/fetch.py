@@ -164,7 +164,7 @@ class PartitionReader:
             return cold
         except (ApiError, StorageError) as error:
             return _failed(topic, asked, error)
-        if found.left_bytes and not may_wait:
+        if found.left_bytes and not (may_wait or log.was_written_lately(asked.fetch_offset, found.position)):
             self.ahead.answered(topic, asked.partition, asked.fetch_offset, found)
         if ask.from_follower:
             self._throttle.sent(topic, asked.partition, found.length)
