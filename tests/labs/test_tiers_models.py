@@ -220,7 +220,9 @@ def test_with_two_lists_what_was_read_twice_survives_a_scan() -> None:
         cache.ready_at(chunk)
     assert cached(cache) == [1, 2, 18, 19]
     cache.ready_at(19)
+    cache.balance()
     cache.insert(20, 0.0)
+    cache.balance()
     assert cached(cache) == [1, 2, 19, 20], "1 was demoted to the inactive list, where 18 and 20 are older"
     cache.insert(21, 0.0)
     assert cached(cache) == [1, 2, 19, 21]

@@ -15,6 +15,7 @@ import pytest
 
 from controller.cli.main import main
 from controller.labs.tiers import physical
+from controller.labs.tiers.driver import DriverJob, LabDriver
 from controller.labs.tiers.figures import Case, LabRun, figures
 from controller.labs.tiers.physical import BLKIO, MEMORY, PREFIX, PhysicalUnavailable, Rig, physical_load, require
 from controller.labs.tiers.workload import ARCHITECTURES, Flush
@@ -54,17 +55,18 @@ def test_a_machine_without_what_is_needed_is_refused_by_name(tmp_path: Path, mis
     for name in NEEDED:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    require(tmp_path, uid=0, platform="linux")
+    require(tmp_path, uid=0, system="linux", kernel="6.5.0")
     (tmp_path / missing).unlink()
     with pytest.raises(PhysicalUnavailable, match=f"--physical needs .*: /{missing} does not exist"):
-        require(tmp_path, uid=0, platform="linux")
+        require(tmp_path, uid=0, system="linux", kernel="6.5.0")
 
 
 def test_other_users_and_systems_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PhysicalUnavailable, match="needs root"):
-        require(tmp_path, uid=1000, platform="linux")
-    with pytest.raises(PhysicalUnavailable, match="needs Linux, got darwin"):
-        require(tmp_path, uid=0, platform="darwin")
+        require(tmp_path, uid=1000, system="linux", kernel="6.5.0")
+    for system, kernel in (("darwin", "24.1.0"), ("linux", "6.4.16-generic"), ("linux", "5.15.0")):
+        with pytest.raises(PhysicalUnavailable, match=f"needs Linux 6.5, for cachestat, got {system} {kernel}"):
+            require(tmp_path, uid=0, system=system, kernel=kernel)
 
 
 def test_the_command_ends_with_3_where_it_cannot_run(
@@ -116,6 +118,36 @@ def test_a_run_on_devices_reads_where_the_architecture_says_and_leaves_nothing(a
     assert result["SSD hit rate"] > 0
     if architecture is ARCHITECTURES[5]:
         assert result["HDD share"] == 0
+
+
+def test_a_flush_by_count_includes_what_is_in_the_segment_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left out stays dirty until the kernel finds it where it evicts, and writes all that is dirty."""
+    driver = LabDriver(DriverJob(physical_load(16), ARCHITECTURES[0], Flush.Count, 1, str(tmp_path), ""))
+    chunks = range(-driver.load.flush_chunks, 2 * driver.devices.per_segment)
+    for path in {driver.place(0, number, "hdd")[0] for number in chunks}:
+        Path(path).touch()
+    wrote, synced, left = set[str](), set[str](), list[set[str]]()
+
+    def path_of(file: int) -> str:
+        return os.readlink(f"/proc/self/fd/{file}")
+
+    def note(_what: str, _due: float, _done: float) -> None:
+        if driver.unflushed[0] == 0:
+            left.append(wrote - synced)
+            wrote.clear()
+            synced.clear()
+        if len(left) * driver.load.flush_chunks > driver.devices.per_segment + 2 * driver.load.flush_chunks:
+            raise StopIteration
+
+    monkeypatch.setattr(driver, "wait_until", lambda _due_s: None)
+    monkeypatch.setattr(driver, "note", note)
+    monkeypatch.setattr(os, "pwrite", lambda file, _data, _at: wrote.add(path_of(file)))
+    monkeypatch.setattr(os, "fdatasync", lambda file: synced.add(path_of(file)))
+    with pytest.raises(StopIteration):
+        driver.produce(0)
+    assert not any(left)
 
 
 def _content(path: Path) -> str:

@@ -34,7 +34,7 @@ class PageCache:
         self._active: OrderedDict[int, float] = OrderedDict()
         self._read_once: set[int] = set()
         self._evictions: OrderedDict[int, int] = OrderedDict()
-        self._is_inactive_low: bool | None = None
+        self._is_inactive_low = False
         self._scanned = 0.0
 
     def __len__(self) -> int:
@@ -81,13 +81,12 @@ class PageCache:
         self.ready_at(chunk)
 
     def balance(self) -> None:
-        """See how long the lists are, which counts until the next call. Without calls it is seen at each eviction."""
+        """See how long the lists are, which counts until the next call."""
         self._is_inactive_low = len(self._active) > len(self._inactive)
 
     def _evict(self) -> None:
         """Scan both lists (`shrink_lruvec`)."""
-        is_low = self._is_inactive_low
-        if len(self._active) > len(self._inactive) if is_low is None else is_low:
+        if self._is_inactive_low:
             self._scanned += len(self._active) / max(1, len(self._inactive))
         while self._scanned >= 1 and self._active:
             self._scanned -= 1

@@ -13,6 +13,8 @@ import json
 import mmap
 import os
 import pickle
+import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -45,10 +47,12 @@ class PhysicalUnavailable(Exception):
     """This machine can't run the physical lab. The message names what is missing."""
 
 
-def require(root: Path = Path("/"), uid: int | None = None, platform: str = sys.platform) -> None:
+def require(
+    root: Path = Path("/"), uid: int | None = None, system: str = sys.platform, kernel: str = platform.release()
+) -> None:
     """Raise PhysicalUnavailable unless the machine has what a physical run needs."""
-    if platform != "linux":
-        raise PhysicalUnavailable(f"--physical needs Linux, got {platform}")
+    if system != "linux" or [int(number) for number in re.findall(r"\d+", kernel)[:2]] < [6, 5]:
+        raise PhysicalUnavailable(f"--physical needs Linux 6.5, for cachestat, got {system} {kernel}")
     if (os.geteuid() if uid is None else uid) != 0:
         raise PhysicalUnavailable("--physical needs root: it makes loop devices, mounts and cgroups")
     for path, what in {
