@@ -83,6 +83,16 @@ def ssd_model(mb_per_s: float = 500.0, latency_s: float = 0.0001) -> DeviceModel
     return DeviceModel(mb_per_s * MB, latency_s)
 
 
+def spread(writes: dict[int, float], nbytes: float, begun: float, done: float, interval_s: float) -> None:
+    """Count bytes in the intervals in which they were written, evenly from one time to another."""
+    last = int(done / interval_s)
+    for at in range(int(begun / interval_s), last):
+        part = nbytes * ((at + 1) * interval_s - begun) / (done - begun)
+        writes[at] = writes.get(at, 0.0) + part
+        nbytes, begun = nbytes - part, (at + 1) * interval_s
+    writes[last] = writes.get(last, 0.0) + nbytes
+
+
 class CompetingStreams:
     """The streams that have requests in a device's queue."""
 
@@ -152,8 +162,7 @@ class DeviceQueue:
         self.busy_s += service
         if write:
             self.written += nbytes
-            interval = int(done / self.interval_s)
-            self.writes[interval] = self.writes.get(interval, 0.0) + nbytes
+            spread(self.writes, nbytes, done - service, done, self.interval_s)
         else:
             self.read += nbytes
         return done + self.model.latency_s

@@ -80,7 +80,7 @@ def test_the_command_ends_with_3_where_it_cannot_run(
     assert "camerlengo lab: --physical needs root" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("size", ["8", "130", "many"])
+@pytest.mark.parametrize("size", ["16", "130", "many"])
 def test_a_page_cache_of_another_size_is_refused(size: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["lab", "tiers", "--physical", "--cache-mb", size])
@@ -95,6 +95,8 @@ def test_a_physical_load_has_the_published_ratios() -> None:
         assert ratios["longest lag over cache time"] == pytest.approx(18.75)
         assert ratios["SSD bandwidth over traffic"] == pytest.approx(5.88, rel=0.01)
         assert ratios["HDD bandwidth, one reader, over traffic"] == pytest.approx(7.82, rel=0.01)
+        assert ratios["jobs per HDD"] == 20
+        assert ratios["fetch over read-ahead"] == 8
         assert ratios["fetch over page cache"] == pytest.approx(0.001, rel=0.05)
 
 
@@ -124,7 +126,7 @@ def test_a_flush_by_count_includes_what_is_in_the_segment_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is left out stays dirty until the kernel finds it where it evicts, and writes all that is dirty."""
-    driver = LabDriver(DriverJob(physical_load(16), ARCHITECTURES[0], Flush.Count, 1, str(tmp_path), ""))
+    driver = LabDriver(DriverJob(physical_load(32), ARCHITECTURES[0], Flush.Count, 1, str(tmp_path), ""))
     chunks = range(-driver.load.flush_chunks, 2 * driver.devices.per_segment)
     for path in {driver.place(0, number, "hdd")[0] for number in chunks}:
         Path(path).touch()

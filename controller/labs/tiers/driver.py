@@ -24,7 +24,16 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, TypeAlias
 
-from controller.labs.tiers.placement import SPAN, Devices, FlushTurns, TieredStore, drawn, lags_of, phases, store_of
+from controller.labs.tiers.placement import (
+    SPAN,
+    Devices,
+    FlushTurns,
+    TieredStore,
+    drawn,
+    lagging_jobs,
+    phases,
+    store_of,
+)
 from controller.labs.tiers.workload import DIRTY_SHARE, Architecture, Flush, LabWorkload, LogStorage
 from controller.system import is_cached
 from statemachines.tier_placement import FlushReason
@@ -159,10 +168,11 @@ class LabDriver:
             if turn is None:
                 self.due[home].wait()
                 self.due[home].clear()
+                at = max(at, self.now())
                 continue
             partition, wait_s = turn
             self.to_flush[partition].release()
-            at = max(at, self.now()) + wait_s
+            at += wait_s
             self.wait_until(at)
 
     def flush(self, partition: int) -> None:
@@ -256,7 +266,7 @@ class LabDriver:
         if self.load.fetch_ahead and number <= self.written[partition]:
             chunks.put(self.place(partition, number, self.kind(partition, number)))
 
-    def lag(self, partition: int, lags: Iterator[float], due: float) -> None:
+    def lag(self, partition: int, lags: Iterator[float], gaps: Iterator[float], due: float) -> None:
         load = self.load
         bypass = self.job.architecture.bypass
         files, ahead = LastOpened(os.O_RDONLY | (os.O_DIRECT if bypass else 0)), self.ahead("cold")
@@ -278,7 +288,7 @@ class LabDriver:
                     done = self.fetch(files.of(path), at, begun, ahead, partition, number + 1)
                 self.note("cold", begun, done)
                 number += 1
-                due = max(due + load.period_s / load.catch_up, begun)
+                due = max(due + next(gaps), begun)
 
     def copy(self, disk: int) -> None:
         """Copy segments to a disk, past the page cache, at most `copy_share` times as fast as leaders' data comes."""
@@ -357,10 +367,10 @@ class LabDriver:
                 work.append((self.flush, (partition,)))
         if self.job.flush is Flush.Rate:
             work += [(self.pace, (home,)) for home in self.turns]
-        lags = lags_of(load, self.job.seed)
+        lagging = lagging_jobs(load, self.job.seed)
         for job, (partition, lag) in enumerate(self.draws.jobs):
             if lag is None:
-                work += [(self.lag, (partition, lags[job], self.draws.begin_s[job]))] if load.laggards else []
+                work += [(self.lag, (partition, *lagging[job], self.draws.begin_s[job]))] if load.laggards else []
             elif load.real_time:
                 work.append((self.consume, (partition, lag)))
         if self.store is not None:

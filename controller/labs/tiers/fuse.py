@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.labs.tiers.caches import BlockCache, WritePolicy
-from statemachines.device_model import CompetingStreams, DeviceModel
+from statemachines.device_model import CompetingStreams, DeviceModel, spread
 
 IN_HEADER = struct.Struct("<IIQQIIIHH")
 OUT_HEADER = struct.Struct("<IiQ")
@@ -108,7 +108,7 @@ class ThrottledDevice:
         self._last: object = None
         self._owed_s = 0.0
         self.interval_s = interval_s
-        self.writes: Counter[int] = Counter()
+        self.writes: dict[int, float] = {}
         self.read = 0
         self.late_s: deque[float] = deque(maxlen=MOST_LATE)
         """How much longer than the model's the last services took; less than 0 where one made up for others."""
@@ -137,7 +137,7 @@ class ThrottledDevice:
         with self._lock:
             self._streams.remove(task.stream)
         if task.data is not None:
-            self.writes[int(self._clock() / self.interval_s)] += task.nbytes
+            spread(self.writes, task.nbytes, before, self._clock(), self.interval_s)
         else:
             self.read += task.nbytes
         task.done(found)
@@ -279,7 +279,7 @@ class BlockDevices:
         devices |= {f"ssd{at}": each for at, each in enumerate(self.ssds)}
         writes = {}
         for name, each in devices.items():
-            writes[name], each.writes = [*each.writes.items()], Counter()
+            writes[name], each.writes = [*each.writes.items()], {}
         late = {"hdd": [*_late_s(self.hdds)], "ssd": [*_late_s(self.ssds)]}
         return {"counts": counts, "writes": writes, "late": late}
 

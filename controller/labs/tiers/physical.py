@@ -65,38 +65,40 @@ def require(
             raise PhysicalUnavailable(f"--physical needs {what}: /{path} does not exist")
 
 
-def physical_load(cache_mb: float = 128.0) -> LabWorkload:
+def physical_load(cache_mb: float = 128.0, jobs_per_hdd: int = 20) -> LabWorkload:
     """Return half a broker with a page cache of so many MB that holds 8 s of traffic.
 
     Requests take a third of the published scale's time, and lags a sixtieth: page cache, SSDs and lags have the
-    published ratios to each other, devices to traffic. There are fewer partitions and jobs on a disk.
+    published ratios to each other, devices to traffic. A fetch is larger against the page cache: with fewer jobs and
+    partitions on a disk, the time between two fetches of a job is shorter against what the page cache holds.
     """
     load = LabWorkload().scaled(1 / 16, TIME_RATIO, 0.5)
     rate = cache_mb * MB / 8.0 / load.traffic
-    chunk = 1024.0 * cache_mb
+    chunk, jobs = 1024.0 * cache_mb, jobs_per_hdd * load.hdds
+    flush_rate = FLUSH_OVER_TRAFFIC * load.traffic * rate / jobs
     return replace(
         load,
         page_cache=cache_mb * MB,
         traffic=load.traffic * rate,
-        hdd=load.hdd.scaled(rate, 1.0).of_pieces(round(chunk / 4)),
+        hdd=load.hdd.scaled(rate, 1.0).of_pieces(round(chunk / 8)),
         ssd=load.ssd.scaled(rate, 1.0),
-        partitions=30,
-        jobs=30,
+        partitions=jobs,
+        jobs=jobs,
         chunk=chunk,
-        read_ahead=chunk / 4,
+        read_ahead=chunk / 8,
         receive_buffer=load.receive_buffer * rate,
         send_buffer=load.send_buffer * rate,
         near_s=8.0,
         least_lag_s=10.0,
         most_lag_s=150.0,
-        segment=80 * chunk,
+        segment=2400 // jobs * chunk,
         record=chunk / 128,
-        flush_records=6 * 128,
-        flush_rate=FLUSH_OVER_TRAFFIC * load.traffic * rate / 30,
+        flush_records=200 // jobs * 128,
+        flush_rate=flush_rate,
         flush_slice=chunk / 4,
         copy_piece=chunk / 4,
         counted_s=2.0,
-        flush_every_s=chunk / (FLUSH_OVER_TRAFFIC * load.traffic * rate / 30),
+        flush_every_s=chunk / flush_rate,
         warm_s=8.0,
         measured_s=8.0,
     )

@@ -55,14 +55,21 @@ def drawn(load: LabWorkload, seed: int) -> LabDraws:
     )
 
 
-def lags_of(load: LabWorkload, seed: int) -> list[Iterator[float]]:
-    """Return for each lagging job the lags in seconds with which it begins, the same in a simulation as on devices."""
+def lagging_jobs(load: LabWorkload, seed: int) -> list[tuple[Iterator[float], Iterator[float]]]:
+    """Return for each lagging job the lags in seconds with which it begins, and the seconds from when a fetch is due to
+    when the next one is, the same in a simulation as on devices."""
 
-    def lags(drawn: Random) -> Iterator[float]:
+    def draws(drawn: Random, least: float, most: float) -> Iterator[float]:
         while True:
-            yield drawn.uniform(load.least_lag_s, load.most_lag_s)
+            yield drawn.uniform(least, most)
 
-    return [lags(Random(f"{seed} {job}")) for job in range(round(load.jobs * load.lagging))]
+    return [
+        (
+            draws(Random(f"{seed} {job}"), load.least_lag_s, load.most_lag_s),
+            draws(Random(f"{seed} {job} fetches"), 0.0, 2 * load.period_s / load.catch_up),
+        )
+        for job in range(round(load.jobs * load.lagging))
+    ]
 
 
 def phases(load: LabWorkload, seed: int) -> list[float]:
