@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -105,10 +105,8 @@ class BrokerBench:
 
 
 def cpu_s(pid: int) -> float:
-    """A process's own and the system's time for it, so far, by /proc."""
-    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    user, system = int(after_name[11]), int(after_name[12])
-    return (user + system) / os.sysconf("SC_CLK_TCK")
+    """A process's own and the system's time for it, so far, by Linux's clock of the process (clock_getcpuclockid)."""
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 SETUPS = tuple(Setup(replicas, acks) for replicas in (1, 3) for acks in ("1", "all"))
@@ -131,7 +129,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=number_from(), default=10.0, metavar="S", help="duration of each latency run (10; 0: none)"
     )
+    parser.add_argument(
+        "--against",
+        type=_tree,
+        metavar="TREE",
+        help="another source tree: run its brokers beside these, each pair of runs in turn, and print the ratios",
+    )
     add_output(parser)
+
+
+def _tree(text: str) -> Path:
+    if not (Path(text) / "controller" / "cli").is_dir():
+        raise argparse.ArgumentTypeError(f"expected a directory with controller/cli, got {text}")
+    return Path(text)
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
@@ -139,8 +149,8 @@ def needs(arguments: argparse.Namespace) -> Iterable[Need]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from controller.hosts.local_cluster import LocalCluster
-
+    if arguments.against is not None:
+        return run_against(arguments)
     cluster = LocalCluster(brokers=BROKERS, settings=SETTINGS)
     with cluster:
         bench = BrokerBench(cluster)
@@ -149,6 +159,38 @@ def run(arguments: argparse.Namespace) -> int:
     found = {"benchmark": "broker", "partitions": PARTITIONS, "throughput": throughput, "latency": latency}
     show(arguments, found, table(found))
     return 0
+
+
+def run_against(arguments: argparse.Namespace) -> int:
+    once, benches, rows = argparse.Namespace(**vars(arguments) | {"runs": 1}), [], []
+    with ExitStack() as stack:
+        for tree in (Path(), arguments.against):
+            with chdir(tree):  # a broker's process finds the packages in its directory first
+                cluster = stack.enter_context(LocalCluster(brokers=BROKERS, settings=SETTINGS))
+            benches.append(BrokerBench(cluster))
+        for size, setup in product(arguments.sizes, SETUPS):
+            pairs = []
+            for number in range(arguments.runs):
+                first = number % 2
+                found = [throughput_row(benches[at], setup, size, once) for at in (first, 1 - first)]
+                pairs.append((found[first], found[1 - first]))
+            rows.append({"setup": str(setup), "size": size} | ratios(pairs))
+    lines = ["  ".join(f"{name}: {value}" for name, value in row.items()) for row in rows]
+    show(arguments, {"benchmark": "broker", "pairs": arguments.runs, "ratios": rows}, "\n".join(lines))
+    return 0
+
+
+def ratios(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
+    """Medians of the first tree's CPU and time over the other's, of producing and consuming together: with acks=1
+    followers may still fetch what was produced while it is consumed, and the sooner they do the less is left."""
+
+    def both(row: dict[str, Any]) -> tuple[float, float]:
+        one, two = row["produce"], row["consume"]
+        time = 1 / one["records_per_s"]["median"] + 1 / two["records_per_s"]["median"]
+        return one["cpu_us_a_record"] + two["cpu_us_a_record"], time
+
+    compared = [[own / other for own, other in zip(both(one), both(two), strict=True)] for one, two in pairs]
+    return dict(zip(("CPU a record", "time"), [spread(each, 2) for each in zip(*compared, strict=True)], strict=True))
 
 
 def throughput_row(bench: BrokerBench, setup: Setup, size: int, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 import pytest
 
 from controller.cli.main import main
-from tests.benchmarks.broker import SETUPS, Work, cpu_s, figures, percentile, table
+from tests.benchmarks.broker import SETUPS, Work, cpu_s, figures, percentile, ratios, table
 
 
 def test_a_run_has_a_row_for_each_setup(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,6 +28,25 @@ def test_a_run_has_a_row_for_each_setup(capsys: pytest.CaptureFixture[str]) -> N
     lines = table(found).splitlines()
     assert len(lines) == 2 + len(SETUPS) + 2 + len(SETUPS)
     assert lines[2].startswith("RF 1 acks=1")
+
+
+def test_two_trees_are_compared_pair_by_pair(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--sizes", "50", "--megabytes", "0.02", "--runs", "2", "--against", "."]
+    assert main(["bench", "broker", *words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["ratios"]
+    assert [row["setup"] for row in rows] == [str(setup) for setup in SETUPS]
+    assert all(0 < row[name]["min"] <= row[name]["max"] for row in rows for name in ("CPU a record", "time"))
+
+
+def test_the_ratios_of_two_trees_are_of_producing_and_consuming_together() -> None:
+    def row(produce_us: float, consume_us: float, per_s: float) -> dict[str, Any]:
+        sides = {"produce": produce_us, "consume": consume_us}
+        return {side: {"cpu_us_a_record": spent, "records_per_s": {"median": per_s}} for side, spent in sides.items()}
+
+    assert ratios([(row(3.0, 1.0, 100), row(1.0, 1.0, 200)), (row(1.0, 1.0, 100), row(1.0, 1.0, 100))]) == {
+        "CPU a record": {"median": 1.5, "min": 1.0, "max": 2.0},
+        "time": {"median": 1.5, "min": 1.0, "max": 2.0},
+    }
 
 
 def test_figures_are_medians_with_their_extremes() -> None:
@@ -54,7 +74,9 @@ def test_a_process_time_grows_with_what_it_does() -> None:
         sum(range(10_000))
 
 
-@pytest.mark.parametrize("words", [["--runs", "0"], ["--sizes", "x"], ["--sizes", "0"], ["--rate", "-1"]])
+@pytest.mark.parametrize(
+    "words", [["--runs", "0"], ["--sizes", "x"], ["--sizes", "0"], ["--rate", "-1"], ["--against", "docs"]]
+)
 def test_bad_words_are_refused(words: list[str]) -> None:
     try:
         status = main(["bench", "broker", *words])
