@@ -83,7 +83,7 @@ def ssd_model(mb_per_s: float = 500.0, latency_s: float = 0.0001) -> DeviceModel
     return DeviceModel(mb_per_s * MB, latency_s)
 
 
-def spread(writes: dict[int, float], nbytes: float, begun: float, done: float, interval_s: float) -> None:
+def add_evenly(writes: dict[int, float], nbytes: float, begun: float, done: float, interval_s: float) -> None:
     """Count bytes in the intervals in which they were written, evenly from one time to another."""
     last = int(done / interval_s)
     for at in range(int(begun / interval_s), last):
@@ -162,7 +162,7 @@ class DeviceQueue:
         self.busy_s += service
         if write:
             self.written += nbytes
-            spread(self.writes, nbytes, done - service, done, self.interval_s)
+            add_evenly(self.writes, nbytes, done - service, done, self.interval_s)
         else:
             self.read += nbytes
         return done + self.model.latency_s

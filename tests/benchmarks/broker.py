@@ -19,7 +19,7 @@ from typing import Any
 from controller.cli.requirements import CLIENTS, Need
 from controller.cli.values import number, number_from
 from controller.hosts.local_cluster import LocalCluster
-from tests.benchmarks.common import add_count, add_output, integers, run_worker, show, spread
+from tests.benchmarks.common import add_count, add_output, aligned, integers, run_worker, show, spread
 
 PARTITIONS = 3
 BROKERS = 3
@@ -133,7 +133,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--against",
         type=_tree,
         metavar="TREE",
-        help="another source tree: run its brokers beside these, each pair of runs in turn, and print the ratios",
+        help="another source tree: compare its brokers' throughput and CPU with these, each pair of runs in turn",
     )
     add_output(parser)
 
@@ -161,7 +161,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+COMPARED = ("CPU a record", "time")
+
+
 def run_against(arguments: argparse.Namespace) -> int:
+    """Compare the brokers of the working directory with another tree's; both clusters run all the time."""
     once, benches, rows = argparse.Namespace(**vars(arguments) | {"runs": 1}), [], []
     with ExitStack() as stack:
         for tree in (Path(), arguments.against):
@@ -175,8 +179,12 @@ def run_against(arguments: argparse.Namespace) -> int:
                 found = [throughput_row(benches[at], setup, size, once) for at in (first, 1 - first)]
                 pairs.append((found[first], found[1 - first]))
             rows.append({"setup": str(setup), "size": size} | ratios(pairs))
-    lines = ["  ".join(f"{name}: {value}" for name, value in row.items()) for row in rows]
-    show(arguments, {"benchmark": "broker", "pairs": arguments.runs, "ratios": rows}, "\n".join(lines))
+    lines = [["", "size", *(f"{name}: {part}" for name in COMPARED for part in ("median", "min", "max"))]]
+    lines += [
+        [row["setup"], str(row["size"]), *(f"{one:.2f}" for name in COMPARED for one in row[name].values())]
+        for row in rows
+    ]
+    show(arguments, {"benchmark": "broker", "pairs": arguments.runs, "ratios": rows}, aligned(lines))
     return 0
 
 
@@ -186,11 +194,11 @@ def ratios(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, 
 
     def both(row: dict[str, Any]) -> tuple[float, float]:
         one, two = row["produce"], row["consume"]
-        time = 1 / one["records_per_s"]["median"] + 1 / two["records_per_s"]["median"]
-        return one["cpu_us_a_record"] + two["cpu_us_a_record"], time
+        took_s = 1 / one["records_per_s"]["median"] + 1 / two["records_per_s"]["median"]
+        return one["cpu_us_a_record"] + two["cpu_us_a_record"], took_s
 
     compared = [[own / other for own, other in zip(both(one), both(two), strict=True)] for one, two in pairs]
-    return dict(zip(("CPU a record", "time"), [spread(each, 2) for each in zip(*compared, strict=True)], strict=True))
+    return dict(zip(COMPARED, [spread(each, 2) for each in zip(*compared, strict=True)], strict=True))
 
 
 def throughput_row(bench: BrokerBench, setup: Setup, size: int, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 from controller.cli.values import integer
@@ -90,7 +90,7 @@ COMPARED = (
     PEAK_1_S,
 )
 FEW_JOBS = 4
-"""Of a disk, in the alternating runs on devices with and without lagging consumers: see `physical_load`."""
+"""Of an HDD, in more runs on devices with and without lagging consumers in turn: see `physical_load`."""
 TRAFFICS_MB = (50, 75, 100, 135, 170, 200)
 CLOSE, DIFFERENT = 1.3, 1.1
 """Values agree within 30%; an order counts where the simulated values differ by more than 10%."""
@@ -215,10 +215,12 @@ def with_ratios(found: Mapping[LabRun, Figures]) -> dict[LabRun, Figures]:
     return {run: each | ratios.get(run, {}) for run, each in found.items()}
 
 
-def verdicts(found: Mapping[LabRun, Figures], p99_ratios: Mapping[str, Sequence[float]]) -> Iterator[list[str]]:
+def verdicts(
+    found: Mapping[LabRun, Figures], p99_ratios: Mapping[int, Mapping[str, Sequence[float]]]
+) -> Iterator[list[str]]:
     """Yield each line that the tiered log is held against, what was found, and whether it holds.
 
-    `p99_ratios`: by architecture, the real-time p99 with lagging consumers over that without, of each pair of runs.
+    `p99_ratios`: by jobs per HDD, what the function of that name returns.
     """
 
     def of(name: str, column: str, case: Case, flush: Flush = Flush.Rate) -> float:
@@ -235,9 +237,11 @@ def verdicts(found: Mapping[LabRun, Figures], p99_ratios: Mapping[str, Sequence[
             rows.append((f"read time below HDD's, %: {where}", below("cold read mean ms", case, flush), ">=", 80))
         where = f"{case.value}, flush by count"
         rows.append((f"write time below HDD's, %: {where}", below("write mean ms", case, Flush.Count), ">=", 80))
-    for name, sign, limit in (("tiered", "<=", 1.1), ("HDD", ">=", 10.0)):
-        ratios = p99_ratios.get(name, [])
-        what = f"real-time p99 with lagging consumers over without: {name}, median of {len(ratios)}"
+    for jobs, (name, sign, limit) in product(p99_ratios, (("tiered", "<=", 1.1), ("HDD", ">=", 10.0))):
+        ratios = p99_ratios[jobs].get(name, [])
+        what = (
+            f"real-time p99 with lagging consumers over without: {name}, {jobs} jobs per HDD, median of {len(ratios)}"
+        )
         rows.append((what, statistics.median(ratios) if ratios else math.nan, sign, limit))
     for case in (Case.RealTime, Case.Both):
         rows.append((f"peak over mean of disk writes by rate: {case.value}", of("tiered", PEAK, case), "<=", 1.5))
@@ -322,14 +326,18 @@ def run(arguments: argparse.Namespace) -> int:
     written: dict[str, list[list[str]]] = {}
     found: dict[str, Any] = {}
     if arguments.physical:
-        few = physical_load(arguments.cache_mb, FEW_JOBS)
-        load = replace(few, warm_s=6.0, measured_s=5.0) if arguments.quick else physical_load(arguments.cache_mb)
+        with_few_jobs = physical_load(arguments.cache_mb, FEW_JOBS)
+        load = physical_load(arguments.cache_mb)
+        if arguments.quick:
+            load = replace(with_few_jobs, warm_s=6.0, measured_s=5.0)
         nodes = 1 if arguments.quick else NODES
         alternating = runs([Flush.Rate], [Case.RealTime, Case.Both])
         cells = alternating if arguments.quick else runs()
         measured = physical(load, cells, arguments.seed, nodes)
-        compared = [] if arguments.quick else [run for run in alternating if run.architecture.name in ("HDD", "tiered")]
-        with_few = physical(few, compared, arguments.seed, nodes) or measured
+        by_jobs = {load.jobs // load.hdds: measured}
+        if not arguments.quick:
+            compared = [run for run in alternating if run.architecture.name in ("HDD", "tiered")]
+            by_jobs[FEW_JOBS] = physical(with_few_jobs, compared, arguments.seed, nodes)
         written[GRADIENT] = [*gradient(load)]
         real = with_ratios({run: figures(each, load.chunk, load.measured_s) for run, each in measured.items()})
         of_hosts = [
@@ -341,11 +349,16 @@ def run(arguments: argparse.Namespace) -> int:
         written["physical"] = [*table(real, Case.Both, PHYSICAL_COLUMNS)]
         written["simulated, of the same size"] = [*table(model, Case.Both, PHYSICAL_COLUMNS)]
         written[AGREEMENT] = [*agreement(real, model)]
-        of_nodes = [
-            {run: figures([each[node]], load.chunk, load.measured_s) for run, each in with_few.items()}
-            for node in range(nodes)
-        ]
-        written[LINES_DEVICES] = [*verdicts(real, p99_ratios(of_nodes)), *agreement_verdicts(written[AGREEMENT])]
+        ratios_by_jobs = {
+            jobs: p99_ratios(
+                [
+                    {run: figures([each[node]], load.chunk, load.measured_s) for run, each in those.items()}
+                    for node in range(nodes)
+                ]
+            )
+            for jobs, those in by_jobs.items()
+        }
+        written[LINES_DEVICES] = [*verdicts(real, ratios_by_jobs), *agreement_verdicts(written[AGREEMENT])]
         found = {"physical": rows(real), "simulated": rows(model), "ratios": load.ratios()}
         if arguments.plots is not None:
             tiers_plots.agreement(arguments.plots, real, model, COMPARED)
@@ -362,7 +375,7 @@ def run(arguments: argparse.Namespace) -> int:
         results = simulated([LabCell((load,) * nodes, run) for run in runs()], arguments.seed)
         model = with_ratios(dict(zip(runs(), results, strict=True)))
         written |= {name: [*table(model, case, columns)] for name, (case, columns) in TABLES.items()}
-        written[LINES_MODELS] = [*verdicts(model, p99_ratios([model]))]
+        written[LINES_MODELS] = [*verdicts(model, {load.jobs // load.hdds: p99_ratios([model])})]
         written[SCALES] = [*scales(arguments.seed, model)]
         found |= {"runs": rows(model), "ratios": load.ratios()}
         if arguments.plots is not None:

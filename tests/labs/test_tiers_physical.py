@@ -18,6 +18,7 @@ from controller.labs.tiers import physical
 from controller.labs.tiers.driver import DriverJob, LabDriver
 from controller.labs.tiers.figures import Case, LabRun, figures
 from controller.labs.tiers.physical import BLKIO, MEMORY, PREFIX, PhysicalUnavailable, Rig, physical_load, require
+from controller.labs.tiers.placement import FlushTurns
 from controller.labs.tiers.workload import ARCHITECTURES, Flush
 from tests.processes import eventually
 
@@ -98,6 +99,8 @@ def test_a_physical_load_has_the_published_ratios() -> None:
         assert ratios["jobs per HDD"] == 20
         assert ratios["fetch over read-ahead"] == 8
         assert ratios["fetch over page cache"] == pytest.approx(0.001, rel=0.05)
+        few = physical_load(megabytes, jobs_per_hdd=4).ratios()
+        assert few == pytest.approx(ratios | {"jobs per HDD": 4})
 
 
 @on_devices
@@ -150,6 +153,31 @@ def test_a_flush_by_count_includes_what_is_in_the_segment_before(
     with pytest.raises(StopIteration):
         driver.produce(0)
     assert not any(left)
+
+
+def test_slices_are_due_on_time_however_late_the_thread_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: count from when it woke. A disk that is half busy then falls behind after seconds."""
+    driver = LabDriver(DriverJob(physical_load(32), ARCHITECTURES[0], Flush.Rate, 1, "", ""))
+    (home,) = {driver.placed.home(0).name}
+    turns, due = FlushTurns(driver.load), [0.0]
+    for owner in (driver.turns[home], turns):
+        for _ in range(10):
+            owner.add(0)
+    while (turn := turns.next()) is not None:
+        due.append(due[-1] + turn[1])
+    clock, woken = [0.0], [0.0]
+
+    def wait_until(due_s: float) -> None:
+        clock[0] = max(clock[0], due_s) + 0.001
+        woken.append(clock[0])
+        if len(woken) == len(due):
+            raise StopIteration
+
+    monkeypatch.setattr(driver, "now", lambda: clock[0])
+    monkeypatch.setattr(driver, "wait_until", wait_until)
+    with pytest.raises(StopIteration):
+        driver.pace(home)
+    assert woken[1:] == pytest.approx([at + 0.001 for at in due[1:]])
 
 
 def _content(path: Path) -> str:

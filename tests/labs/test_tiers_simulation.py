@@ -94,6 +94,15 @@ def test_cold_reads_that_bypass_the_page_cache_leave_real_time_data_there() -> N
     assert len(bypass.cold_reads) == pytest.approx(len(plain.cold_reads), rel=0.02)
 
 
+def test_lagging_jobs_read_at_random_times_as_often_as_they_catch_up() -> None:
+    load = LabWorkload()
+    one, other = placement.drawn(load, 1), placement.drawn(load, 1)
+    gaps = [[next(job) for _ in range(500)] for job in one.gaps]
+    assert gaps == [[next(job) for _ in range(500)] for job in other.gaps], "a seed determines them"
+    assert np.mean(gaps) == pytest.approx(load.period_s / load.catch_up, rel=0.05)
+    assert len({tuple(job) for job in gaps}) == round(load.jobs * load.lagging), "none keeps step with another"
+
+
 def test_a_flush_by_count_makes_a_produce_wait_for_its_burst() -> None:
     count, rate = (figured(BY_NAME["HDD"], flush, Case.RealTime) for flush in (Flush.Count, Flush.Rate))
     assert count["write p99 ms"] > 100 * rate["write p99 ms"]
@@ -360,7 +369,8 @@ def test_each_line_is_held_against_its_limit() -> None:
         LabRun(tiered, Flush.Rate, Case.RealTime): {tiers.P99: 1.0, PEAK: 1.51},
     }
     again = {run: {tiers.P99: 1.0} for run in found}
-    rows = [*tiers.verdicts(found, tiers.p99_ratios([found, again, again]))]
+    rows = [*tiers.verdicts(found, {20: tiers.p99_ratios([found, again, again])})]
+    assert "tiered, 20 jobs per HDD, median of 3" in rows[2][0]
     assert [(row[1], row[3]) for row in rows[1:]] == [
         ("79.0", "no"),
         ("1.00", "yes"),

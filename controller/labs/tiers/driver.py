@@ -18,22 +18,13 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 from typing import Any, TypeAlias
 
-from controller.labs.tiers.placement import (
-    SPAN,
-    Devices,
-    FlushTurns,
-    TieredStore,
-    drawn,
-    lagging_jobs,
-    phases,
-    store_of,
-)
+from controller.labs.tiers.placement import SPAN, Devices, FlushTurns, TieredStore, drawn, phases, store_of
 from controller.labs.tiers.workload import DIRTY_SHARE, Architecture, Flush, LabWorkload, LogStorage
 from controller.system import is_cached
 from statemachines.tier_placement import FlushReason
@@ -266,15 +257,15 @@ class LabDriver:
         if self.load.fetch_ahead and number <= self.written[partition]:
             chunks.put(self.place(partition, number, self.kind(partition, number)))
 
-    def lag(self, partition: int, lags: Iterator[float], gaps: Iterator[float], due: float) -> None:
-        load = self.load
+    def lag(self, partition: int, job: int) -> None:
+        load, due = self.load, self.draws.begin_s[job]
         bypass = self.job.architecture.bypass
         files, ahead = LastOpened(os.O_RDONLY | (os.O_DIRECT if bypass else 0)), self.ahead("cold")
         buffer = mmap.mmap(-1, self.chunk)
         with self.lock:
             self.found["cold threads"].append(threading.get_native_id())
         while True:
-            lag = next(lags)
+            lag = next(self.draws.lags[job])
             number = int((due - lag) / load.period_s - self.phase[partition])
             while due - number * load.period_s >= load.least_lag_s / 1.25:
                 self.wait_until(due)
@@ -288,7 +279,7 @@ class LabDriver:
                     done = self.fetch(files.of(path), at, begun, ahead, partition, number + 1)
                 self.note("cold", begun, done)
                 number += 1
-                due = max(due + next(gaps), begun)
+                due = max(due + next(self.draws.gaps[job]), begun)
 
     def copy(self, disk: int) -> None:
         """Copy segments to a disk, past the page cache, at most `copy_share` times as fast as leaders' data comes."""
@@ -367,10 +358,9 @@ class LabDriver:
                 work.append((self.flush, (partition,)))
         if self.job.flush is Flush.Rate:
             work += [(self.pace, (home,)) for home in self.turns]
-        lagging = lagging_jobs(load, self.job.seed)
         for job, (partition, lag) in enumerate(self.draws.jobs):
             if lag is None:
-                work += [(self.lag, (partition, *lagging[job], self.draws.begin_s[job]))] if load.laggards else []
+                work += [(self.lag, (partition, job))] if load.laggards else []
             elif load.real_time:
                 work.append((self.consume, (partition, lag)))
         if self.store is not None:

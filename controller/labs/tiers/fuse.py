@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.labs.tiers.caches import BlockCache, WritePolicy
-from statemachines.device_model import CompetingStreams, DeviceModel, spread
+from statemachines.device_model import CompetingStreams, DeviceModel, add_evenly
 
 IN_HEADER = struct.Struct("<IIQQIIIHH")
 OUT_HEADER = struct.Struct("<IiQ")
@@ -137,7 +137,7 @@ class ThrottledDevice:
         with self._lock:
             self._streams.remove(task.stream)
         if task.data is not None:
-            spread(self.writes, task.nbytes, before, self._clock(), self.interval_s)
+            add_evenly(self.writes, task.nbytes, before, self._clock(), self.interval_s)
         else:
             self.read += task.nbytes
         task.done(found)

@@ -91,7 +91,7 @@ def physical_load(cache_mb: float = 128.0, jobs_per_hdd: int = 20) -> LabWorkloa
         near_s=8.0,
         least_lag_s=10.0,
         most_lag_s=150.0,
-        segment=2400 // jobs * chunk,
+        segment=2400 // jobs * chunk,  # as much in all active segments, and unflushed, with any number of partitions
         record=chunk / 128,
         flush_records=200 // jobs * 128,
         flush_rate=flush_rate,

@@ -32,13 +32,16 @@ class LabDraws:
 
     `phase`: of a period, when a partition's chunks are due. `unflushed`: the chunks that wait for a flush by count.
     `jobs`: partition and lag in seconds of each job, None for a lagging one; both kinds are spread evenly. `begin_s`:
-    when a lagging job reads first.
+    when a lagging job reads first. `lags`: its lags in seconds, each when it begins anew. `gaps`: the seconds from when
+    one of its fetches is due to when the next one is.
     """
 
     phase: list[float]
     unflushed: list[int]
     jobs: list[tuple[int, float | None]]
     begin_s: list[float]
+    lags: list[Iterator[float]]
+    gaps: list[Iterator[float]]
 
 
 def drawn(load: LabWorkload, seed: int) -> LabDraws:
@@ -52,24 +55,14 @@ def drawn(load: LabWorkload, seed: int) -> LabDraws:
         [(job % load.leaders, None) for job in range(lagging)]
         + [(job % load.leaders, -mean * math.log(1 - draws.random() * longest)) for job in range(load.jobs - lagging)],
         [draws.random() * load.period_s for _ in range(lagging)],
+        [_uniform(Random(f"{seed} {job}"), load.least_lag_s, load.most_lag_s) for job in range(lagging)],
+        [_uniform(Random(f"{seed} {job} fetches"), 0.0, 2 * load.period_s / load.catch_up) for job in range(lagging)],
     )
 
 
-def lagging_jobs(load: LabWorkload, seed: int) -> list[tuple[Iterator[float], Iterator[float]]]:
-    """Return for each lagging job the lags in seconds with which it begins, and the seconds from when a fetch is due to
-    when the next one is, the same in a simulation as on devices."""
-
-    def draws(drawn: Random, least: float, most: float) -> Iterator[float]:
-        while True:
-            yield drawn.uniform(least, most)
-
-    return [
-        (
-            draws(Random(f"{seed} {job}"), load.least_lag_s, load.most_lag_s),
-            draws(Random(f"{seed} {job} fetches"), 0.0, 2 * load.period_s / load.catch_up),
-        )
-        for job in range(round(load.jobs * load.lagging))
-    ]
+def _uniform(draws: Random, least: float, most: float) -> Iterator[float]:
+    while True:
+        yield draws.uniform(least, most)
 
 
 def phases(load: LabWorkload, seed: int) -> list[float]:

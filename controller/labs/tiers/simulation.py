@@ -20,7 +20,6 @@ from controller.labs.tiers.placement import (
     TieredStore,
     chunk_of,
     drawn,
-    lagging_jobs,
     phases,
     store_of,
 )
@@ -50,7 +49,6 @@ class LabBroker:
         self.random = random.Random(seed)
         self.draws = drawn(load, seed)
         self.phase = self.draws.phase
-        self.lagging = lagging_jobs(load, seed)
         self.devices = Devices(load, phases(load, 0))
         for device in (*self.devices.hdds, *self.devices.ssds):
             device.interval_s = load.sample_s
@@ -330,7 +328,7 @@ class LabBroker:
 
     def _begin_lagging(self, now: float, partition: int, job: int) -> None:
         load = self.load
-        lag = next(self.lagging[job][0])
+        lag = next(self.draws.lags[job])
         number = int((now - lag) / load.period_s - self.phase[partition])
         self._read_lagging(now, partition, job, number, now)
 
@@ -342,7 +340,7 @@ class LabBroker:
 
         def received(done: float) -> None:
             self.measured.cold_reads.append(done - now)
-            next_due = max(due + next(self.lagging[job][1]), now)
+            next_due = max(due + next(self.draws.gaps[job]), now)
             self.at(max(done, next_due), self._read_lagging, partition, job, number + 1, next_due)
 
         self._fetch(now, Fetch(partition, number, job, "cold", received))

@@ -81,13 +81,12 @@ class LabWorkload:
     The published figures are the defaults: 80 GB of page cache, 170 MB/s, lags of 10 to 150 minutes, a fifth of the
     jobs lagging, 2 SSDs and 10 HDDs. The others are ours. 20 partitions per HDD: a disk that is flushed at 40 MB/s by
     2 MB/s a segment has 20 active ones. `ssd_time`: the SSDs hold the leaders' data of so many longest lags. A lagging
-    job reads `catch_up` times as fast as its partition is written, at random times so that jobs do not
-    stay in step, and begins anew when it has caught up. The others lag by up to `near_s`, the 8 minutes that the page
-    cache holds, exponentially so that a fifth would lag by more.
-    An HDD takes copies `copy_share` times as fast as leaders' data comes, `copy_piece` bytes at a time, as brokers do.
-    A flush by rate writes `flush_slice` bytes at a time, spread over `flush_every_s`. `sample_s`: interval of the
-    disks' writes; `counted_s`: that at which the kernel sees how long the lists of its page cache are (`FLUSH_TIME` in
-    mm/memcontrol.c).
+    job reads `catch_up` times as fast as its partition is written, at random times so that jobs do not stay in step,
+    and begins anew when it has caught up. The others lag by up to `near_s`, the 8 minutes that the page cache holds,
+    exponentially so that a fifth would lag by more. An HDD takes copies `copy_share` times as fast as leaders' data
+    comes, `copy_piece` bytes at a time, as brokers do. A flush by rate writes `flush_slice` bytes at a time, spread
+    over `flush_every_s`. `sample_s`: interval of the disks' writes; `counted_s`: that at which the kernel sees how long
+    the lists of its page cache are (`FLUSH_TIME` in mm/memcontrol.c).
 
     Reads are those of Kafka's consumer with its defaults. Nearly all jobs lag by more than 1.2 s, so each fetch is as
     large as it may be, `chunk` (`max.partition.fetch.bytes`). The consumer's `receive_buffer` (`receive.buffer.bytes`)
