@@ -35,22 +35,9 @@ from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
 from controller.storage.batches import Record, encode_batch
 from controller.storage.checkpoints import decode_offsets
+from tests.benchmarks import common
 from tests.benchmarks.broker import cpu_s, percentile
 from tests.benchmarks.cold_reads import HOT, HOT_BEHIND, BenchClient
-from tests.benchmarks.common import (
-    ROOT,
-    CouldNotRun,
-    add_count,
-    add_output,
-    add_zookeeper_jars,
-    aligned,
-    circumstances,
-    markdown,
-    progress,
-    put_table,
-    show,
-    spread,
-)
 from tests.benchmarks.groups import KAFKAS, OURS, made
 
 TABLE = "compaction"
@@ -69,16 +56,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " read of the dirty part, from the change of the config that lets the cleaner begin. With KAFKA_HOME the same"
         " with a broker of Kafka 2.8, afterwards."
     )
-    add_count(parser, "--megabytes", 48, "MB of the compacted topic")
-    add_count(parser, "--keys", 20_000, "different keys")
-    add_count(parser, "--record-bytes", 512, "size of a record's value")
-    add_count(parser, "--rate", 200, "requests per second of the producer, and of a consumer beside it")
-    add_count(parser, "--rounds", 3, "rounds; latencies of all together")
+    common.add_count(parser, "--megabytes", 48, "MB of the compacted topic")
+    common.add_count(parser, "--keys", 20_000, "different keys")
+    common.add_count(parser, "--record-bytes", 512, "size of a record's value")
+    common.add_count(parser, "--rate", 200, "requests per second of the producer, and of a consumer beside it")
+    common.add_count(parser, "--rounds", 3, "rounds; latencies of all together")
     parser.add_argument(
         "--seconds", type=number_from(), default=5.0, metavar="S", help="duration of each measurement (5)"
     )
-    add_output(parser, page="docs/compaction.md", tables=(TABLE,))
-    add_zookeeper_jars(parser)
+    common.add_output(parser, page="docs/compaction.md", tables=(TABLE,))
+    common.add_zookeeper_jars(parser)
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
@@ -90,17 +77,17 @@ def run(arguments: argparse.Namespace) -> int:
     sides = {OURS: measured(OURS, arguments)}
     if os.environ.get("KAFKA_HOME"):
         sides[KAFKAS] = measured(KAFKAS, arguments)
-    progress("")
+    common.progress("")
     found = {
         "benchmark": "compaction",
         "megabytes": arguments.megabytes,
         "keys": arguments.keys,
         "sides": sides,
-        "circumstances": circumstances(load),
+        "circumstances": common.circumstances(load),
     }
-    show(arguments, found, "\n".join([aligned([HEAD, *rows(found)]), *notes(found)]))
+    common.show(arguments, found, "\n".join([common.aligned([HEAD, *rows(found)]), *notes(found)]))
     if arguments.page is not None:
-        put_table(arguments.page, TABLE, [*markdown(HEAD, rows(found)), "", *notes(found)])
+        common.put_table(arguments.page, TABLE, [*common.markdown(HEAD, rows(found)), "", *notes(found)])
     return 0
 
 
@@ -116,7 +103,7 @@ def measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
             client.produce(HOT, encode_batch([Record(0, int(time.time() * 1_000), None, bytes(100))]))
         rounds = []
         for number in range(arguments.rounds):
-            progress(f"{name}: round {number + 1} of {arguments.rounds}")
+            common.progress(f"{name}: round {number + 1} of {arguments.rounds}")
             rounds.append(one_round(cluster, at, f"compacted-{number}", arguments))
     return figures(rounds)
 
@@ -142,7 +129,9 @@ def one_round(cluster: LocalCluster, at: Address, topic: str, arguments: argpars
     alter(at, topic, "min.compaction.lag.ms", "0")
     while cleaned_to(directory, topic) < end:
         if time.perf_counter() - began_s > LIMIT_S:
-            raise CouldNotRun(f"{topic}: cleaned up to {cleaned_to(directory, topic)} of {end} after {LIMIT_S:g} s")
+            raise common.CouldNotRun(
+                f"{topic}: cleaned up to {cleaned_to(directory, topic)} of {end} after {LIMIT_S:g} s"
+            )
         time.sleep(0.02)
     took_s = time.perf_counter() - began_s
     beside = probe.result()
@@ -162,13 +151,13 @@ class Probe:
     def __init__(self, at: Address, arguments: argparse.Namespace) -> None:
         given = {"at": address_text(at), "seconds": arguments.seconds, "rate": arguments.rate}
         words = [sys.executable, "-m", "tests.benchmarks.cold_reads", "probe", json.dumps(given)]
-        self._process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self._process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=common.ROOT)
 
     def result(self) -> list[float]:
         """The latencies of its requests, in ms."""
         output, _ = self._process.communicate(timeout=LIMIT_S)
         if self._process.returncode:
-            raise CouldNotRun(f"the producer ended with {self._process.returncode}")
+            raise common.CouldNotRun(f"the producer ended with {self._process.returncode}")
         found: list[float] = json.loads(output)["produce"]
         return found
 
@@ -178,7 +167,7 @@ def create(at: Address, topic: str, config: Mapping[str, str]) -> None:
     answer = ask_broker(at, ApiKey.CREATE_TOPICS, 4, CreateTopicsRequest((made,), int(LIMIT_S * 1_000)), LIMIT_S)
     assert isinstance(answer, CreateTopicsResponse)
     if answer.topics[0].error_code != ErrorCode.NONE:
-        raise CouldNotRun(f"{topic}: {ErrorCode(answer.topics[0].error_code).name}")
+        raise common.CouldNotRun(f"{topic}: {ErrorCode(answer.topics[0].error_code).name}")
 
 
 def alter(at: Address, topic: str, name: str, value: str) -> None:
@@ -187,7 +176,7 @@ def alter(at: Address, topic: str, name: str, value: str) -> None:
     answer = ask_broker(at, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request, LIMIT_S)
     assert isinstance(answer, IncrementalAlterConfigsResponse)
     if answer.responses[0].error_code != ErrorCode.NONE:
-        raise CouldNotRun(f"{topic}, {name}: {ErrorCode(answer.responses[0].error_code).name}")
+        raise common.CouldNotRun(f"{topic}, {name}: {ErrorCode(answer.responses[0].error_code).name}")
 
 
 def fill(at: Address, topic: str, arguments: argparse.Namespace) -> None:
@@ -208,8 +197,8 @@ def cleaned_to(directory: Path, topic: str) -> int:
 def figures(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     p99 = {name: percentile([one for each in rounds for one in each[name]], 99) for name in ("alone_ms", "beside_ms")}
     return {
-        "mb_per_s": spread([one["mb"] / one["seconds"] for one in rounds]),
-        "cpu_ms_a_mb": spread([1e3 * one["cpu_s"] / one["mb"] for one in rounds]),
+        "mb_per_s": common.spread([one["mb"] / one["seconds"] for one in rounds]),
+        "cpu_ms_a_mb": common.spread([1e3 * one["cpu_s"] / one["mb"] for one in rounds]),
         "p99_alone_ms": p99["alone_ms"],
         "p99_beside_ms": p99["beside_ms"],
         "ratio": round(p99["beside_ms"] / p99["alone_ms"], 2),

@@ -28,22 +28,9 @@ from controller.hosts.local_cluster import LocalCluster, ask_broker, ask_metadat
 from controller.protocol.client import CreatableTopic, CreateTopicsRequest
 from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
+from tests.benchmarks import common
 from tests.benchmarks.broker import cpu_s, percentile
 from tests.benchmarks.clusters import Child
-from tests.benchmarks.common import (
-    CouldNotRun,
-    add_count,
-    add_output,
-    add_zookeeper_jars,
-    aligned,
-    circumstances,
-    markdown,
-    progress,
-    put_table,
-    run_worker,
-    show,
-    spread,
-)
 from tests.benchmarks.group_members import START_LIMIT_S, TOPIC, BenchMember, found_coordinator, gathered, settled
 
 OURS, KAFKAS = "camerlengo", "Kafka"
@@ -64,18 +51,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " brokers. With KAFKA_HOME the same against Kafka 2.8, afterwards. Then groups of three in a cluster of"
         " controller.testing: the time until the group is stable, and until it is again after a member was killed."
     )
-    add_count(parser, "--members", 1_000, "members of all groups together")
-    add_count(parser, "--groups", 100, "groups")
-    add_count(parser, "--brokers", 3, "brokers; committed offsets have as many replicas, at most 3")
-    add_count(parser, "--rate", 1_000, "heartbeats per second, of all members")
-    add_count(parser, "--rebalances", 5, "rebalances of all groups")
-    add_count(parser, "--heartbeat-ms", 100, "interval of heartbeats during a rebalance")
-    add_count(parser, "--trios", 20, "groups of three in process; 0: none", least=0)
+    common.add_count(parser, "--members", 1_000, "members of all groups together")
+    common.add_count(parser, "--groups", 100, "groups")
+    common.add_count(parser, "--brokers", 3, "brokers; committed offsets have as many replicas, at most 3")
+    common.add_count(parser, "--rate", 1_000, "heartbeats per second, of all members")
+    common.add_count(parser, "--rebalances", 5, "rebalances of all groups")
+    common.add_count(parser, "--heartbeat-ms", 100, "interval of heartbeats during a rebalance")
+    common.add_count(parser, "--trios", 20, "groups of three in process; 0: none", least=0)
     parser.add_argument(
         "--seconds", type=number_from(), default=5.0, metavar="S", help="duration of heartbeats, and of commits (5)"
     )
-    add_output(parser, page="docs/groups.md", tables=(TABLE,))
-    add_zookeeper_jars(parser)
+    common.add_output(parser, page="docs/groups.md", tables=(TABLE,))
+    common.add_zookeeper_jars(parser)
 
 
 def needs(arguments: argparse.Namespace) -> Iterable[Need]:
@@ -94,13 +81,13 @@ def run(arguments: argparse.Namespace) -> int:
         for cluster in [made(name, arguments.brokers, settings, arguments.zookeeper_jars, stack)]
     }
     if arguments.trios:
-        progress(f"{arguments.trios} groups of three, in process")
-        found["trios"] = run_worker(__name__, "testing", str(arguments.trios))
-    progress("")
-    found["circumstances"] = circumstances(load)
-    show(arguments, found, text(found))
+        common.progress(f"{arguments.trios} groups of three, in process")
+        found["trios"] = common.run_worker(__name__, "testing", str(arguments.trios))
+    common.progress("")
+    found["circumstances"] = common.circumstances(load)
+    common.show(arguments, found, text(found))
     if arguments.page is not None:
-        put_table(arguments.page, TABLE, page_table(found))
+        common.put_table(arguments.page, TABLE, page_table(found))
     return 0
 
 
@@ -125,7 +112,7 @@ def measured(cluster: LocalCluster, name: str, arguments: argparse.Namespace, st
         pids = [broker.pid for broker in cluster.brokers.values()]
 
         def step(words: str) -> dict[str, Any]:
-            progress(f"{name}: {words}")
+            common.progress(f"{name}: {words}")
             before_s = sum(map(cpu_s, pids))
             answer: dict[str, Any] = child.ask(words)
             return answer | {"cpu_s": sum(map(cpu_s, pids)) - before_s}
@@ -170,7 +157,7 @@ def create_topic(cluster: LocalCluster, name: str) -> None:
         for at in addresses
     ):
         if time.monotonic() > until_s:
-            raise CouldNotRun(f"topic {name} is not known after {START_LIMIT_S:g} s")
+            raise common.CouldNotRun(f"topic {name} is not known after {START_LIMIT_S:g} s")
         for at in addresses:  # the controller alone takes it
             ask_broker(at, ApiKey.CREATE_TOPICS, 4, request, 30.0)
         time.sleep(0.1)
@@ -237,12 +224,12 @@ def _worded(figure: Mapping[str, float]) -> str:
 
 def text(found: Mapping[str, Any]) -> str:
     head, rows = cells(found)
-    return "\n".join([aligned([head, *rows]), *notes(found)])
+    return "\n".join([common.aligned([head, *rows]), *notes(found)])
 
 
 def page_table(found: Mapping[str, Any]) -> list[str]:
     head, rows = cells(found)
-    return [*markdown(head, rows), "", *notes(found)]
+    return [*common.markdown(head, rows), "", *notes(found)]
 
 
 # -- groups of three, in this process
@@ -280,7 +267,7 @@ def testing(runs: int) -> dict[str, Any]:
             for name, time_ms in found.items() if number else ():  # the first one creates __consumer_offsets
                 times[name].append(time_ms)
         loop.close()
-    return {name: spread(those) | {"count": len(those)} for name, those in times.items() if those}
+    return {name: common.spread(those) | {"count": len(those)} for name, those in times.items() if those}
 
 
 def stolen_ticks() -> int:

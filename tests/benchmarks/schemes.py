@@ -31,23 +31,7 @@ from controller.labs.schemes import (
     UnorderedHashedWheel,
 )
 from controller.timer.wheel import COMPILED
-from tests.benchmarks.common import (
-    CouldNotRun,
-    Line,
-    Look,
-    Mark,
-    Panel,
-    add_count,
-    add_output,
-    aligned,
-    circumstances,
-    markdown,
-    plots_needed,
-    progress,
-    put_table,
-    save,
-    show,
-)
+from tests.benchmarks import common
 from tests.benchmarks.scheme_steps import loads_table, measure_shapes, measure_steps, shapes_table, steps_table
 
 FIRST_BATCH, MOST_BATCH = 8, 4_096
@@ -233,7 +217,7 @@ def crossing_of(sweep: Sweep) -> Crossing:
         for work, interval in zip(sweep.hierarchical_work_ns, sweep.intervals, strict=True)
     )
     if index_ns <= 0 or migrate_ns <= 0:
-        raise CouldNotRun(f"costs of {index_ns:.1f} and {migrate_ns:.1f} ns: measure again on a quieter machine")
+        raise common.CouldNotRun(f"costs of {index_ns:.1f} and {migrate_ns:.1f} ns: measure again on a quieter machine")
     costs = UnitCosts(index_ns, migrate_ns)
     bound = crossing_interval(memory, costs)
     return Crossing(costs, bound, _predicted(memory, bound), measured_crossing(sweep))
@@ -299,10 +283,10 @@ CURVES_PNG, CROSSING_PNG = "timer-schemes.png", "timer-crossing.png"
 COLOUR_OF = {entry.name: entry.number - 1 for entry in CATALOGUE}
 """By the scheme's number, so that all heaps and trees share one."""
 LOOK_OF = {
-    "heap, indexed": Look.Dashed,
-    "tree, unbalanced": Look.Points,
-    "tree, balanced": Look.Computed,
-    "hashed wheel, 2^k slots": Look.Dashed,
+    "heap, indexed": common.Look.Dashed,
+    "tree, unbalanced": common.Look.Points,
+    "tree, balanced": common.Look.Computed,
+    "hashed wheel, 2^k slots": common.Look.Dashed,
 }
 
 
@@ -312,21 +296,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " the cyclic collector off; then CPU time a tick of schemes 6 and 7 at several mean intervals, beside what the"
         " cost model has for them; then comparisons of times, counted, and wheels for 100 days with and without units."
     )
-    add_count(parser, "--most", 100_000, "maximum number of outstanding timers", least=LEAST_OUTSTANDING)
-    add_count(parser, "--slots", 256, "slots of the schemes that hash", least=64)
-    add_count(parser, "--outstanding", 50_000, "outstanding timers in the sweep", least=1_000)
-    add_count(parser, "--cpu-ms", 100, "CPU time for each figure of the curves, in ms")
+    common.add_count(parser, "--most", 100_000, "maximum number of outstanding timers", least=LEAST_OUTSTANDING)
+    common.add_count(parser, "--slots", 256, "slots of the schemes that hash", least=64)
+    common.add_count(parser, "--outstanding", 50_000, "outstanding timers in the sweep", least=1_000)
+    common.add_count(parser, "--cpu-ms", 100, "CPU time for each figure of the curves, in ms")
     parser.add_argument("--seed", type=seed, default=1, metavar="N", help="seed of the intervals (1)")
-    add_count(parser, "--counted", 1_000, "number of timers whose comparisons are counted", least=10)
-    add_output(parser, f"{CURVES_PNG} and {CROSSING_PNG}", "docs/timer.md", TABLES)
+    common.add_count(parser, "--counted", 1_000, "number of timers whose comparisons are counted", least=10)
+    common.add_output(parser, f"{CURVES_PNG} and {CROSSING_PNG}", "docs/timer.md", TABLES)
 
 
-needs = plots_needed
+needs = common.plots_needed
 
 
 def run(arguments: argparse.Namespace) -> int:
     if COMPILED:
-        raise CouldNotRun("the wheel is compiled: comparisons can be counted in the pure build only")
+        raise common.CouldNotRun("the wheel is compiled: comparisons can be counted in the pure build only")
     load_before = os.getloadavg()[0]
     memory = WheelMemory(arguments.slots - arguments.slots % WHEELS, WHEELS)
     points = list(_points(arguments.most, arguments.slots, arguments.cpu_ms * 1_000_000, arguments.seed))
@@ -334,31 +318,31 @@ def run(arguments: argparse.Namespace) -> int:
     crossing = crossing_of(sweep)
     if arguments.plots is not None:
         title = f"Timer schemes, {arguments.slots} slots"
-        save(arguments.plots / CURVES_PNG, title, curve_panels(points), same_y=True)
-        save(arguments.plots / CROSSING_PNG, "Hashed wheel or hierarchy", [crossing_panel(sweep, crossing)])
+        common.save(arguments.plots / CURVES_PNG, title, curve_panels(points), same_y=True)
+        common.save(arguments.plots / CROSSING_PNG, "Hashed wheel or hierarchy", [crossing_panel(sweep, crossing)])
     steps = measure_steps(arguments.counted, arguments.slots)
     shapes = measure_shapes(arguments.outstanding)
-    progress("")
+    common.progress("")
     counted = {"steps": asdict(steps), "shapes": [asdict(shape) for shape in shapes]}
     words = [table(points, sweep, crossing), aligned_markdown(steps_table(steps))]
     words += [aligned_markdown(loads_table(steps)), aligned_markdown(shapes_table(shapes))]
-    show(arguments, document(points, sweep, crossing) | counted, "\n\n".join(words))
+    common.show(arguments, document(points, sweep, crossing) | counted, "\n\n".join(words))
     if arguments.page is not None:
         for name, lines in (
-            ("scheme costs", costs_table(points, circumstances(load_before))),
+            ("scheme costs", costs_table(points, common.circumstances(load_before))),
             ("scheme growth", growth_table(points)),
             ("crossing", crossing_table(sweep, crossing)),
             ("comparisons", steps_table(steps)),
             ("comparisons of a start", loads_table(steps)),
             ("wheels for 100 days", shapes_table(shapes)),
         ):
-            put_table(arguments.page, name, lines)
+            common.put_table(arguments.page, name, lines)
     return 0
 
 
 def aligned_markdown(lines: Sequence[str]) -> str:
     """A Markdown table as aligned text."""
-    return aligned([[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "---" not in line])
+    return common.aligned([[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "---" not in line])
 
 
 def costs_table(points: Sequence[SchemeCosts], state: str) -> list[str]:
@@ -375,7 +359,7 @@ def costs_table(points: Sequence[SchemeCosts], state: str) -> list[str]:
         for operation in ("start", "stop", "tick"):
             row += [f"{getattr(found[entry.name, count], f'{operation}_ns') / 1_000:,.1f}" for count in (few, most)]
         rows.append(row)
-    return [*markdown(head, rows), "", state]
+    return [*common.markdown(head, rows), "", state]
 
 
 def growth_table(points: Sequence[SchemeCosts]) -> list[str]:
@@ -388,7 +372,7 @@ def growth_table(points: Sequence[SchemeCosts]) -> list[str]:
             for operation in ("start", "tick")
         ]
         rows.append([f"{entry.number} {entry.name}", entry.start, powers[0], entry.tick, powers[1]])
-    return markdown(["", "start, published", "measured", "tick, published", "measured"], rows)
+    return common.markdown(["", "start, published", "measured", "tick, published", "measured"], rows)
 
 
 def crossing_table(sweep: Sweep, crossing: Crossing) -> list[str]:
@@ -404,7 +388,7 @@ def crossing_table(sweep: Sweep, crossing: Crossing) -> list[str]:
     measured = "nowhere in this sweep" if crossing.measured is None else f"{crossing.measured:,.0f} ticks"
     costs = crossing.costs
     return [
-        *markdown(head, rows),
+        *common.markdown(head, rows),
         "",
         f"c(index) is {costs.index:.0f} ns and c(migrate) {costs.migrate:.0f} ns, medians of the rows. Both schemes",
         f"cost the same at a mean interval of {measured} as measured, {crossing.predicted:,.0f} as predicted with",
@@ -421,17 +405,17 @@ def sizes(most: int) -> list[int]:
 def _points(most: int, slots: int, budget_ns: int, seed: int) -> Iterator[SchemeCosts]:
     for outstanding in sizes(most):
         for entry in CATALOGUE:
-            progress(f"{outstanding} timers: {entry.name}")
+            common.progress(f"{outstanding} timers: {entry.name}")
             yield measure_point(entry, outstanding, slots, budget_ns, seed)
-    progress("")
+    common.progress("")
 
 
 def _sweep(outstanding: int, memory: WheelMemory, seed: int) -> Sweep:
     figures = {}
     for interval in INTERVALS:
-        progress(f"mean interval {interval}")
+        common.progress(f"mean interval {interval}")
         figures[interval] = measure_interval(outstanding, memory, interval, seed)
-    progress("")
+    common.progress("")
     return sweep_of(outstanding, memory, figures)
 
 
@@ -481,45 +465,45 @@ def growth(counts: Sequence[int], costs_ns: Sequence[float]) -> str:
     return f"{math.log10(costs_ns[-1] / costs_ns[counts.index(tenth)]):>8.2f}"
 
 
-def curve_panels(points: Sequence[SchemeCosts]) -> list[Panel]:
+def curve_panels(points: Sequence[SchemeCosts]) -> list[common.Panel]:
     panels = []
     for operation in OPERATIONS:
         lines = []
         for entry in CATALOGUE:
             mine = [point for point in points if point.scheme == entry.name]
             lines.append(
-                Line(
+                common.Line(
                     f"{entry.number} {entry.name}",
                     [point.outstanding for point in mine],
                     [getattr(point, f"{operation}_ns") / 1_000 for point in mine],
                     COLOUR_OF[entry.name],
-                    LOOK_OF.get(entry.name, Look.Measured),
+                    LOOK_OF.get(entry.name, common.Look.Measured),
                 )
             )
-        panels.append(Panel(operation, "outstanding timers", "CPU time, µs", lines, log_x=True, log_y=True))
+        panels.append(common.Panel(operation, "outstanding timers", "CPU time, µs", lines, log_x=True, log_y=True))
     return panels
 
 
-def crossing_panel(sweep: Sweep, crossing: Crossing) -> Panel:
+def crossing_panel(sweep: Sweep, crossing: Crossing) -> common.Panel:
     hashed, most, mean = model_lines(sweep, crossing)
 
-    def line(name: str, values: Sequence[float], colour: int, look: Look) -> Line:
-        return Line(name, sweep.intervals, [value / 1_000 for value in values], colour, look)
+    def line(name: str, values: Sequence[float], colour: int, look: common.Look) -> common.Line:
+        return common.Line(name, sweep.intervals, [value / 1_000 for value in values], colour, look)
 
-    marks = [Mark(crossing.predicted, "equal, predicted", look=Look.Computed)]
+    marks = [common.Mark(crossing.predicted, "equal, predicted", look=common.Look.Computed)]
     if crossing.measured is not None:
-        marks.insert(0, Mark(crossing.measured, "equal, measured"))
+        marks.insert(0, common.Mark(crossing.measured, "equal, measured"))
     memory = sweep.memory
-    return Panel(
+    return common.Panel(
         f"{sweep.outstanding:,} timers, {memory.slots} slots, {memory.wheels} wheels",
         "mean interval, ticks",
         "CPU time a tick, without expiries, µs",
         [
-            line("6 hashed wheel", sweep.hashed_work_ns, 5, Look.Points),
-            line("6 model: n c(index) / M", hashed, 5, Look.Computed),
-            line("7 hierarchy", sweep.hierarchical_work_ns, 1, Look.Points),
-            line("7 model, mean migrations", mean, 1, Look.Computed),
-            line("7 model, at most: n m c(migrate) / T", most, 3, Look.Computed),
+            line("6 hashed wheel", sweep.hashed_work_ns, 5, common.Look.Points),
+            line("6 model: n c(index) / M", hashed, 5, common.Look.Computed),
+            line("7 hierarchy", sweep.hierarchical_work_ns, 1, common.Look.Points),
+            line("7 model, mean migrations", mean, 1, common.Look.Computed),
+            line("7 model, at most: n m c(migrate) / T", most, 3, common.Look.Computed),
         ],
         log_x=True,
         log_y=True,

@@ -25,7 +25,7 @@ from controller.labs.tiers.figures import (
     mean,
     percentile,
 )
-from controller.labs.tiers.physical import PhysicalUnavailable, Rig, physical_load
+from controller.labs.tiers.physical import PhysicalUnavailable, Rig, pages_memory_out, physical_load
 from controller.labs.tiers.simulation import LabBroker
 from controller.labs.tiers.workload import ARCHITECTURES, Flush, LabWorkload
 from statemachines.device_model import HDD_CURVE
@@ -382,6 +382,8 @@ def run(arguments: argparse.Namespace) -> int:
             _plot_simulated(arguments)
     progress("")
     where = circumstances(before)
+    if arguments.physical and pages_memory_out():
+        where += " DAMON pages memory out on this machine."
     for name in written.keys() & {LINES_MODELS, LINES_DEVICES}:
         written[name].append([f"measured: {where}", "", "", ""])
     if arguments.page is not None:

@@ -34,20 +34,7 @@ from controller.clock import Timer
 from controller.hosts.network import NetworkThread, RealClock
 from controller.labs.virtual_timer import VirtualTimer
 from controller.timer import COMPILED, TimerTask
-from tests.benchmarks.common import (
-    Line,
-    Panel,
-    add_count,
-    add_output,
-    aligned,
-    circumstances,
-    markdown,
-    plots_needed,
-    progress,
-    put_table,
-    save,
-    show,
-)
+from tests.benchmarks import common
 
 Handles: TypeAlias = "list[Any]"
 
@@ -339,7 +326,7 @@ def measure_costs(timers: int, rounds: int, seed: int) -> dict[str, Costs]:
     best: dict[str, Costs] = {}
     for number in range(1, rounds + 1):
         for name, make in PEERS.items():
-            progress(f"round {number} of {rounds}: {name}")
+            common.progress(f"round {number} of {rounds}: {name}")
             with collector_off():
                 found = _costs(make, delays_ms, order)
             best[name] = _least(best[name], found) if name in best else found
@@ -392,7 +379,7 @@ def measure_moving(outstanding: Sequence[int], rounds: int, seed: int) -> dict[s
         anyone = [rng.randrange(count) for _ in range(moves)]
         for number in range(1, rounds + 1):
             for name, by_count in found.items():
-                progress(f"moving clock, {count} outstanding, round {number} of {rounds}: {name}")
+                common.progress(f"moving clock, {count} outstanding, round {number} of {rounds}: {name}")
                 peer, places = (WheelPeer(), anyone) if name == AT_RANDOM else (PEERS[name](), oldest)
                 with collector_off():
                     cost = _moving(peer, delays_ms, places, count)
@@ -413,7 +400,7 @@ def measure_memory(timers: int, seed: int) -> dict[str, TimerMemory]:
     delays_ms = random_delays(timers, seed)
     found = {}
     for name in MEMORY_PEERS:
-        progress(f"memory: {name}")
+        common.progress(f"memory: {name}")
         peer, handles = PEERS[name](), _slots(timers)
         due = peer.delays_for(delays_ms)
         with collector_off(), traced() as allocated:
@@ -448,7 +435,7 @@ def measure_operations(operations: int, seed: int) -> Mapping[int, int]:
     with collector_off(), traced() as allocated:
         peer.add(random_delays(outstanding, seed), handles)
         for number in range(1, 11):
-            progress(f"operations: {number} of 10 parts of {part}")
+            common.progress(f"operations: {number} of 10 parts of {part}")
             done = 0
             while done < part:
                 delays_ms = random_delays(a_time, rng.getrandbits(32))
@@ -489,7 +476,7 @@ def measure_clock(seconds: int) -> list[ClockUse]:
     """Run each load for so long on a network thread of its own."""
     found = []
     for name, (a_second, cancel_after_ms) in CLOCK_LOADS.items():
-        progress(f"real clock: {name}")
+        common.progress(f"real clock: {name}")
         network = NetworkThread("bench")
         network.start()
         try:
@@ -538,15 +525,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " one took, ratios with the bounds that are set for them, and bytes. Half of the delays are 1 to 200 ms, half 1"
         " to 60 s."
     )
-    add_count(parser, "--timers", HIGH, "number of outstanding timers", least=1_000)
-    add_count(parser, "--rounds", 3, "number of rounds; the best one counts")
-    add_count(parser, "--operations", 0, "record memory use over N operations; 0: none", least=0)
+    common.add_count(parser, "--timers", HIGH, "number of outstanding timers", least=1_000)
+    common.add_count(parser, "--rounds", 3, "number of rounds; the best one counts")
+    common.add_count(parser, "--operations", 0, "record memory use over N operations; 0: none", least=0)
     parser.add_argument("--seed", type=seed, default=1, metavar="N", help="seed of the delays (1)")
-    add_count(parser, "--clock-seconds", 5, "run the real clock for so many seconds under each load")
-    add_output(parser, PLOT, "docs/timer-figures.md", TABLES)
+    common.add_count(parser, "--clock-seconds", 5, "run the real clock for so many seconds under each load")
+    common.add_output(parser, PLOT, "docs/timer-figures.md", TABLES)
 
 
-needs = plots_needed
+needs = common.plots_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -593,14 +580,14 @@ class TimerFigures:
 def run(arguments: argparse.Namespace) -> int:
     load_before = os.getloadavg()[0]
     found = measure(arguments.timers, arguments.rounds, arguments.operations, arguments.seed, arguments.clock_seconds)
-    progress("")
-    show(arguments, as_object(found), "\n".join(table(found)))
+    common.progress("")
+    common.show(arguments, as_object(found), "\n".join(table(found)))
     if arguments.plots is not None:
         draw(found, arguments.plots)
     if arguments.page is not None:
-        state = f"{found.timers:,} timers, best of {found.rounds}. {circumstances(load_before)}"
+        state = f"{found.timers:,} timers, best of {found.rounds}. {common.circumstances(load_before)}"
         for name, lines in zip(TABLES, page_tables(found, state), strict=True):
-            put_table(arguments.page, name, lines)
+            common.put_table(arguments.page, name, lines)
     return 0
 
 
@@ -652,7 +639,7 @@ def table(found: TimerFigures) -> Iterator[str]:
         yield f"\n{'operations':<24}{'bytes':>12}"
         for count, allocated in found.operations.items():
             yield f"{count:<24}{allocated:>12}"
-    yield "\n" + aligned([CLOCK_HEAD, *clock_rows(found)])
+    yield "\n" + common.aligned([CLOCK_HEAD, *clock_rows(found)])
     yield f"\n{'ratio':<54}{'is':>8}{'at most':>10}"
     for ratio in found.ratios():
         yield f"{ratio.what:<54}{ratio.ratio:>8.2f}{ratio.bound:>10.2f}" + ("" if ratio.holds else "  not held")
@@ -691,26 +678,28 @@ def page_tables(found: TimerFigures, state: str) -> list[list[str]]:
     moving = [[name, *(f"{costs[count]:,.0f}" for count in counts)] for name, costs in found.moving.items()]
     memory = [[name, f"{one.outstanding:,.0f}", f"{one.cancelled:,.2f}"] for name, one in found.memory.items()]
     return [
-        [*markdown(["", "add", "cancel, at random", "add+cancel", "expire"], costs), "", state],
-        markdown(["ratio", "is", "at most"], ratios),
-        markdown(["outstanding", *(f"{count:,}" for count in counts)], moving),
-        markdown(["bytes a timer", "outstanding", "when all are cancelled"], memory),
-        markdown(CLOCK_HEAD, clock_rows(found)),
+        [*common.markdown(["", "add", "cancel, at random", "add+cancel", "expire"], costs), "", state],
+        common.markdown(["ratio", "is", "at most"], ratios),
+        common.markdown(["outstanding", *(f"{count:,}" for count in counts)], moving),
+        common.markdown(["bytes a timer", "outstanding", "when all are cancelled"], memory),
+        common.markdown(CLOCK_HEAD, clock_rows(found)),
     ]
 
 
 def draw(found: TimerFigures, folder: Path) -> None:
     by_count = [
-        Line(name, list(costs), list(costs.values()), colour)
+        common.Line(name, list(costs), list(costs.values()), colour)
         for colour, (name, costs) in enumerate(found.moving.items())
     ]
-    by_rate = [Line(name, *_cores_at_rates(costs), colour) for colour, (name, costs) in enumerate(found.moving.items())]
+    by_rate = [
+        common.Line(name, *_cores_at_rates(costs), colour) for colour, (name, costs) in enumerate(found.moving.items())
+    ]
     panels = [
-        Panel("Replacing a timer", "timers outstanding", "CPU ns", by_count, log_x=True),
-        Panel("CPU at a rate", "timers replaced a second", "cores", by_rate, log_x=True, log_y=True),
+        common.Panel("Replacing a timer", "timers outstanding", "CPU ns", by_count, log_x=True),
+        common.Panel("CPU at a rate", "timers replaced a second", "cores", by_rate, log_x=True, log_y=True),
     ]
     build = "compiled" if found.compiled else "pure Python"
-    save(folder / PLOT, f"A moving clock, each timer replaced after {LIFETIME_MS} ms; {build} wheel", panels)
+    common.save(folder / PLOT, f"A moving clock, each timer replaced after {LIFETIME_MS} ms; {build} wheel", panels)
 
 
 def _cores_at_rates(costs: Mapping[int, float]) -> tuple[Sequence[float], Sequence[float]]:

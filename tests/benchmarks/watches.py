@@ -22,20 +22,7 @@ from controller.scenarios.faults import Reassign
 from controller.simulator import Simulation
 from controller.zookeeper.memory.session import ClientSession
 from controller.zookeeper.operations import WatchEvent
-from tests.benchmarks.common import (
-    Line,
-    Look,
-    Panel,
-    add_output,
-    aligned,
-    circumstances,
-    integers,
-    markdown,
-    plots_needed,
-    put_table,
-    save,
-    show,
-)
+from tests.benchmarks import common
 
 PAGE = "docs/controller.md"
 TABLE = "watches"
@@ -154,15 +141,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--sizes",
-        type=integers(),
+        type=common.integers(),
         default=(1, 3, 10, 30, 100, 300, 1000),
         metavar="LIST",
         help="numbers of brokers (1,3,10,30,100,300,1000)",
     )
-    add_output(parser, "watches.png", PAGE, (TABLE,))
+    common.add_output(parser, "watches.png", PAGE, (TABLE,))
 
 
-needs = plots_needed
+needs = common.plots_needed
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -170,10 +157,12 @@ def run(arguments: argparse.Namespace) -> int:
     found = {name: {size: count(size) for size in arguments.sizes} for name, count in DESIGNS.items()}
     rows = table(found)
     if arguments.page is not None:
-        put_table(arguments.page, TABLE, [*markdown(rows[0], rows[1:]), "", circumstances(load_before)])
+        common.put_table(
+            arguments.page, TABLE, [*common.markdown(rows[0], rows[1:]), "", common.circumstances(load_before)]
+        )
     if arguments.plots is not None:
         draw(found, arguments.plots / "watches.png")
-    show(arguments, {"benchmark": "watches", "partitions": PARTITIONS, "designs": found}, aligned(rows))
+    common.show(arguments, {"benchmark": "watches", "partitions": PARTITIONS, "designs": found}, common.aligned(rows))
     return 0
 
 
@@ -191,9 +180,11 @@ def draw(found: Mapping[str, Mapping[int, Figures]], place: Path) -> None:
     panels = []
     for title, names in (("Watches held", (WATCHES, MOST)), ("Watch events", (DEATH, CREATION, REASSIGNMENT))):
         lines = [
-            Line(f"{name}, {design}", list(by_size), [max(one[name], 0.5) for one in by_size.values()], colour, look)
+            common.Line(
+                f"{name}, {design}", list(by_size), [max(one[name], 0.5) for one in by_size.values()], colour, look
+            )
             for colour, name in enumerate(names)
-            for (design, by_size), look in zip(found.items(), (Look.Measured, Look.Dashed), strict=True)
+            for (design, by_size), look in zip(found.items(), (common.Look.Measured, common.Look.Dashed), strict=True)
         ]
-        panels.append(Panel(title, "brokers", "number", lines, log_x=True, log_y=True))
-    save(place, "Watches: only the controller watches the cluster, or every broker does", panels)
+        panels.append(common.Panel(title, "brokers", "number", lines, log_x=True, log_y=True))
+    common.save(place, "Watches: only the controller watches the cluster, or every broker does", panels)

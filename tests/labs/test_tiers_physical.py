@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +70,15 @@ def test_other_users_and_systems_are_refused(tmp_path: Path) -> None:
     for system, kernel in (("darwin", "24.1.0"), ("linux", "6.4.16-generic"), ("linux", "5.15.0")):
         with pytest.raises(PhysicalUnavailable, match=f"needs Linux 6.5, for cachestat, got {system} {kernel}"):
             require(tmp_path, uid=0, system=system, kernel=kernel)
+
+
+@pytest.mark.parametrize("action", ["pageout", "stat"])
+def test_a_machine_that_pages_memory_out_is_found(action: str, tmp_path: Path) -> None:
+    assert not physical.pages_memory_out(tmp_path)
+    scheme = tmp_path / "sys/kernel/mm/damon/admin/kdamonds/0/contexts/0/schemes/0"
+    scheme.mkdir(parents=True)
+    (scheme / "action").write_text(f"{action}\n")
+    assert physical.pages_memory_out(tmp_path) is (action == "pageout")
 
 
 def test_the_command_ends_with_3_where_it_cannot_run(
@@ -239,6 +250,15 @@ def test_linux_reads_ahead_as_the_model_does() -> None:
         assert [(os.pread(file, window, at * window), cached_bytes(file) // window)[1] for at in range(6)] == [
             3, 3, 3, 5, 6, 7
         ]  # fmt: skip
+        os.close(file)
+        file = os.open(f"{name}.3", os.O_RDONLY)
+        os.kill(files.pid, signal.SIGSTOP)
+        reader = threading.Thread(target=os.pread, args=(file, window, 0))
+        reader.start()
+        time.sleep(0.2)
+        assert cached_bytes(file) == window, "the second one is read when the first is there"
+        os.kill(files.pid, signal.SIGCONT)
+        reader.join()
         os.close(file)
 
 

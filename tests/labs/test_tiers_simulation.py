@@ -166,9 +166,16 @@ class SlowStore(DiskStore):
 
 
 def fetched(
-    read_s: float, first: int, fetches: int, *, fetch_ahead: bool = False, each_s: float = 1.0
+    read_s: float,
+    first: int,
+    fetches: int,
+    *,
+    fetch_ahead: bool = False,
+    each_s: float = 1.0,
+    filled_s: float = 1000.0,
 ) -> tuple[list[float], list[tuple[float, int, int]]]:
-    """Return what fetches of a partition's old chunks take, and the reads of the device, in ms."""
+    """Return what fetches of a partition's old chunks take, and the reads of the device, in ms. At `filled_s` the page
+    cache is filled with other chunks."""
     load = replace(SMALL, memory_s=0.0, memory=math.inf, fetch_ahead=fetch_ahead)
     broker = LabBroker(load, BY_NAME["HDD"], Flush.Rate, 1)
     broker.measured.clear()
@@ -181,6 +188,12 @@ def fetched(
             took.append(round(1000 * (done - begun), 3))
 
         broker.at(begun, broker._fetch, Fetch(0, first + at, 0, "cold", received))
+
+    def fill(now: float) -> None:
+        for other in range(2 * broker.cache.capacity):
+            broker.cache.insert(placement.chunk_of(1, other), now)
+
+    broker.at(filled_s, fill)
     while broker._events:
         now, _, action, arguments = heapq.heappop(broker._events)
         action(now, *arguments)
@@ -197,7 +210,7 @@ def test_the_next_window_is_read_when_the_reader_comes_to_the_one_before() -> No
     """Each ms 128 KiB are sent. The first fetch waits for its first window, the second one found it read ahead."""
     took, asked = fetched(0.0009, -5_000, 2)
     assert took == [8.9, 8.0]
-    first = [(0.0, -5_000, 0), (0.0, -5_000, 1), (1.9, -5_000, 2), (2.9, -5_000, 3)]
+    first = [(0.0, -5_000, 0), (0.9, -5_000, 1), (1.9, -5_000, 2), (2.9, -5_000, 3)]
     assert asked[:4] == first
     assert asked[7:10] == [(6.9, -5_000, 7), (7.9, -4_999, 0), (1000.0, -4_999, 1)]
 
@@ -205,8 +218,8 @@ def test_the_next_window_is_read_when_the_reader_comes_to_the_one_before() -> No
 def test_a_device_that_is_slower_than_the_network_is_waited_for_once_the_send_buffer_is_empty() -> None:
     """36 KiB of the 100 KiB are sent ahead, 0.281 ms of the network's time. A window comes 3 ms after it is read."""
     took, asked = fetched(0.003, -5_000, 1)
-    assert [each[0] for each in asked[:6]] == [0.0, 0.0, 4.0, 5.0, 7.719, 8.719], "7 is when the third window comes"
-    assert took == [16.156]
+    assert [each[0] for each in asked[:6]] == [0.0, 3.0, 4.0, 6.719, 7.719, 10.437], "7 is when the third window comes"
+    assert took == [17.875]
 
 
 def test_nothing_is_read_ahead_beyond_the_end_of_a_segment() -> None:
@@ -233,9 +246,9 @@ def test_a_broker_reads_the_chunk_behind_an_answered_one() -> None:
 
 
 def test_a_fetch_waits_for_a_chunk_that_is_being_read_ahead() -> None:
-    """The second fetch is of 500 ms, its chunk's last window comes at 803.156, and its network takes 8."""
-    took, asked = fetched(0.1, -5_000, 2, fetch_ahead=True, each_s=0.5)
-    assert took[1] == 311.156
+    """The second fetch is of 600 ms, its chunk's last window comes at 901.876, and its network takes 8."""
+    took, asked = fetched(0.1, -5_000, 2, fetch_ahead=True, each_s=0.6)
+    assert took[1] == 309.875
     assert len([one for one in asked if one[1] == -4_999]) == SMALL.windows, "it is not read a second time"
 
 
@@ -243,9 +256,15 @@ def test_the_background_reads_two_windows_at_once() -> None:
     """Coming to a window it has the next one read, as a fetch does; the last window has the next chunk's first read."""
     _, asked = fetched(0.1, -5_000, 1, fetch_ahead=True)
     at = {(number, window): round(at) for at, number, window in asked}
-    assert at[-4_999, 0] == at[-4_999, 1]
-    assert [at[-4_999, window + 1] - at[-4_999, window] for window in range(1, 7)] == [100, 0] * 3
-    assert at[-4_998, 0] == at[-4_999, 7] + 100
+    assert [at[-4_999, window] for window in range(8)] == [403, 502, 503, 602, 603, 702, 703, 802]
+    assert at[-4_998, 0] == 803
+
+
+def test_a_chunk_whose_first_window_is_evicted_while_the_rest_comes_is_read_again() -> None:
+    """As each window would be: it is evicted before the fetch that waited comes to it."""
+    for filled_s, reads in ((0.4, 1), (0.7, 2)):
+        _, asked = fetched(0.1, -5_000, 2, fetch_ahead=True, each_s=0.6, filled_s=filled_s)
+        assert len([one for one in asked if one[1] == -4_999]) == reads * SMALL.windows
 
 
 def test_the_kernel_writes_all_that_waits_when_what_waits_would_be_evicted() -> None:

@@ -15,11 +15,13 @@ import math
 import mmap
 import os
 import pickle
+import resource
 import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from queue import Queue
 from typing import Any, TypeAlias
@@ -35,9 +37,10 @@ HOST_OPERATIONS = ("writes", "reads", "begun reads", "device reads")
 """In the order of `HostLatency`."""
 PROBE_S = 0.02
 PROBED_CHUNKS = 16
-"""What probes read in the page cache. It is as much larger."""
+"""What probes read in the page cache."""
 SETTLE_S = 0.3
 """Until what was asked for in advance is in the page cache."""
+MAP_LOCKED = 0x2000
 SYNC_ALL = 7
 """sync_file_range: wait for writes under way, write, and wait."""
 
@@ -118,7 +121,7 @@ class LabDriver:
     # -- producers
 
     def produce(self, partition: int) -> None:
-        load, number, files = self.load, 0, LastOpened(os.O_RDWR)
+        load, number, files = self.load, 0, opened(os.O_RDWR)
         if self.job.flush is Flush.Count:
             self.unflushed[partition] = self.draws.unflushed[partition]
         while True:
@@ -127,7 +130,7 @@ class LabDriver:
             while self.unflushed[partition] * load.chunk * load.partitions > DIRTY_SHARE * load.page_cache:
                 time.sleep(load.flush_every_s)
             path, at = self.place(partition, number, self.kind(partition, number, write=True))
-            os.pwrite(files.of(path), self.data, at)
+            os.pwrite(files(path), self.data, at)
             if self.store is not None and partition < load.leaders:
                 with self.lock:
                     self.store.appended(partition, SPAN // 2 + number)
@@ -140,7 +143,7 @@ class LabDriver:
                 for each in {
                     self.place(partition, at, self.kind(partition, at, write=True))[0] for at in (first, number)
                 }:
-                    os.fdatasync(files.of(each))
+                    os.fdatasync(files(each))
                 self.unflushed[partition] = 0
             elif reason is FlushReason.RATE:
                 home = self.placed.home(partition).name
@@ -168,14 +171,14 @@ class LabDriver:
 
     def flush(self, partition: int) -> None:
         """Write the slices of a log, each when it is due and the one before is written."""
-        written, files, libc, slices = 0, LastOpened(os.O_RDWR), ctypes.CDLL(None), self.load.flush_slices
+        written, files, libc, slices = 0, opened(os.O_RDWR), ctypes.CDLL(None), self.load.flush_slices
         nbytes = self.chunk // slices
         while True:
             self.to_flush[partition].acquire()
             number, slice_ = divmod(written, slices)
             path, at = self.place(partition, number, self.kind(partition, number, write=True))
             begin = ctypes.c_long(at + slice_ * nbytes)
-            libc.sync_file_range(files.of(path), begin, ctypes.c_long(nbytes), SYNC_ALL)
+            libc.sync_file_range(files(path), begin, ctypes.c_long(nbytes), SYNC_ALL)
             written += 1
             if slice_ + 1 == slices:
                 with self.lock:
@@ -184,7 +187,7 @@ class LabDriver:
     # -- consumers
 
     def consume(self, partition: int, lag: float) -> None:
-        load, files, ahead = self.load, LastOpened(os.O_RDONLY), self.ahead("hot")
+        load, files, ahead = self.load, opened(os.O_RDONLY), self.ahead("hot")
         number = -math.ceil(lag / load.period_s)
         due = (self.phase[partition] + number) * load.period_s + lag
         reads: list[float] = []
@@ -198,7 +201,7 @@ class LabDriver:
                 time.sleep(load.period_s / 4)
                 due = self.now()
             path, at = self.place(partition, number, self.kind(partition, number))
-            done = self.fetch(files.of(path), at, max(due, done), ahead, partition, number + 1)
+            done = self.fetch(files(path), at, max(due, done), ahead, partition, number + 1)
             if done > load.warm_s:
                 reads.append(done - due)
             due += load.period_s
@@ -239,14 +242,14 @@ class LabDriver:
         chunks: Ahead = Queue()
 
         def read() -> None:
-            files = LastOpened(os.O_RDONLY)
+            files = opened(os.O_RDONLY)
             with self.lock:
                 self.found[f"{kind} threads"].append(threading.get_native_id())
             while True:
                 path, at = chunks.get()
-                if not is_cached(files.of(path), at, self.chunk, busy=False):
+                if not is_cached(files(path), at, self.chunk, busy=False):
                     for part in range(at, at + self.chunk, self.window):
-                        os.pread(files.of(path), self.window, part)
+                        os.pread(files(path), self.window, part)
                 chunks.task_done()
 
         if self.load.fetch_ahead:
@@ -260,7 +263,7 @@ class LabDriver:
     def lag(self, partition: int, job: int) -> None:
         load, due = self.load, self.draws.begin_s[job]
         bypass = self.job.architecture.bypass
-        files, ahead = LastOpened(os.O_RDONLY | (os.O_DIRECT if bypass else 0)), self.ahead("cold")
+        files, ahead = opened(os.O_RDONLY | (os.O_DIRECT if bypass else 0)), self.ahead("cold")
         buffer = mmap.mmap(-1, self.chunk)
         with self.lock:
             self.found["cold threads"].append(threading.get_native_id())
@@ -272,11 +275,11 @@ class LabDriver:
                 begun = self.now()
                 path, at = self.place(partition, number, self.kind(partition, number))
                 if bypass:
-                    os.preadv(files.of(path), [buffer], at)
+                    os.preadv(files(path), [buffer], at)
                     done = self.now() + load.window_s * load.windows
                     self.wait_until(done)
                 else:
-                    done = self.fetch(files.of(path), at, begun, ahead, partition, number + 1)
+                    done = self.fetch(files(path), at, begun, ahead, partition, number + 1)
                 self.note("cold", begun, done)
                 number += 1
                 due = max(due + next(self.draws.gaps[job]), begun)
@@ -285,12 +288,9 @@ class LabDriver:
         """Copy segments to a disk, past the page cache, at most `copy_share` times as fast as leaders' data comes."""
         load, store = self.load, self.store
         assert store is not None
-        sources, targets, buffer = (
-            LastOpened(os.O_RDONLY | os.O_DIRECT),
-            LastOpened(os.O_RDWR | os.O_DIRECT),
-            mmap.mmap(-1, round(load.copy_piece)),
-        )
         piece = round(load.copy_piece)
+        buffer = mmap.mmap(-1, piece)
+        sources, targets = opened(os.O_RDONLY | os.O_DIRECT), opened(os.O_RDWR | os.O_DIRECT)
         pause = piece / load.copy_rate
         at = self.now()
         while True:
@@ -302,8 +302,8 @@ class LabDriver:
             for position in range(0, self.devices.per_segment * self.chunk, piece):
                 at = max(at, self.now() - pause) + pause
                 name = f"{segment.partition}.{segment.number}"
-                os.preadv(sources.of(f"{self.job.mount}/ssd.{name}"), [buffer], position)
-                os.pwritev(targets.of(f"{self.job.mount}/hdd.{name}"), [buffer], position)
+                os.preadv(sources(f"{self.job.mount}/ssd.{name}"), [buffer], position)
+                os.pwritev(targets(f"{self.job.mount}/hdd.{name}"), [buffer], position)
                 self.wait_until(at)
             with self.lock:
                 store.copied(segment)
@@ -317,6 +317,9 @@ class LabDriver:
         flags = os.O_RDWR | (os.O_DIRECT if operation == "device reads" else 0)
         file = os.open(f"{self.job.mount}/mem.0.{HOST_OPERATIONS.index(operation)}", flags)
         libc = ctypes.CDLL(None)
+        if operation == "reads":  # locked, so that it is not in the lists of the page cache
+            locked = mmap.mmap(file, PROBED_CHUNKS * self.chunk, mmap.MAP_SHARED | MAP_LOCKED, mmap.PROT_READ)
+            assert locked
         due = HOST_OPERATIONS.index(operation) / len(HOST_OPERATIONS) * PROBE_S
         while True:
             self.wait_until(due)
@@ -377,21 +380,10 @@ class LabDriver:
         print(json.dumps(self.found), flush=True)
 
 
-class LastOpened:
-    """The file that a thread uses, closed when it goes on to another, unless it may be dirty: FUSE writes all of a file
-    that is closed, and lets the thread wait."""
-
-    def __init__(self, flags: int) -> None:
-        self._flags = flags
-        self._path = ""
-        self._file = -1
-
-    def of(self, path: str) -> int:
-        if path != self._path:
-            if self._file >= 0 and self._flags & os.O_ACCMODE == os.O_RDONLY:
-                os.close(self._file)
-            self._file, self._path = os.open(path, self._flags), path
-        return self._file
+def opened(flags: int) -> Callable[[str], int]:
+    """Return a function that opens each file once. All stay open: FUSE writes all of a file that is closed, by a reader
+    too, and lets the thread wait."""
+    return cache(partial(os.open, flags=flags))
 
 
 def main() -> None:
@@ -402,6 +394,8 @@ def main() -> None:
     (write_back / "max_ratio").write_text("100")
     if (write_back / "strict_limit").exists():
         (write_back / "strict_limit").write_text("0")  # FUSE's own: the kernel would write back much earlier
+    most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     threading.stack_size(1 << 18)
     sys.setswitchinterval(0.0005)
     LabDriver(job).run()

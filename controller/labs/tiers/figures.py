@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
@@ -72,8 +72,13 @@ class LabMeasurement:
         self.cold_reads.clear()
         for job in self.job_reads:
             job.clear()
-        kinds = [f"{kind} {source}" for kind in ("cold", "hot") for source in ("hdd", "ssd", "memory")]
-        self.chunks = dict.fromkeys(kinds, 0)
+
+    def count_reads(self, given: Mapping[str, float]) -> None:
+        """Count the chunks that devices gave, by kind of job and device; the rest of the reads was in memory."""
+        for kind, reads in (("cold", self.cold_reads), ("hot", self.real_time_reads)):
+            hdd, ssd = (round(given.get(f"{kind} {device}", 0)) for device in ("hdd", "ssd"))
+            memory = max(0, len(reads) - hdd - ssd)
+            self.chunks |= {f"{kind} hdd": hdd, f"{kind} ssd": ssd, f"{kind} memory": memory}
 
 
 def percentile(values: Sequence[float], share: float) -> float:

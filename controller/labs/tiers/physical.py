@@ -24,9 +24,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
-from controller.labs.tiers.driver import HOST_OPERATIONS, PROBED_CHUNKS, DriverJob
+from controller.labs.tiers.driver import HOST_OPERATIONS, DriverJob
 from controller.labs.tiers.figures import Case, LabMeasurement, LabRun
 from controller.labs.tiers.placement import CachedStore, Devices, phases, store_of
 from controller.labs.tiers.workload import ARCHITECTURES, Flush, HostLatency, LabWorkload
@@ -41,6 +42,7 @@ FLUSH_OVER_TRAFFIC = 2e6 * 200 / 170e6
 """The published rate of flushes of a segment over the traffic of a partition."""
 TIME_RATIO = 1 / 3
 """Seconds of a request in a physical run over those at the published scale."""
+BOUND_S = 0.25
 
 
 class PhysicalUnavailable(Exception):
@@ -63,6 +65,12 @@ def require(
     }.items():
         if not (root / path).exists():
             raise PhysicalUnavailable(f"--physical needs {what}: /{path} does not exist")
+
+
+def pages_memory_out(root: Path = Path("/")) -> bool:
+    """Whether DAMON takes pages away on this machine that its page cache would keep."""
+    schemes = (root / "sys/kernel/mm/damon/admin/kdamonds").glob("*/contexts/*/schemes/*/action")
+    return any(path.read_text().strip() == "pageout" for path in schemes)
 
 
 def physical_load(cache_mb: float = 128.0, jobs_per_hdd: int = 20) -> LabWorkload:
@@ -147,15 +155,14 @@ class Rig:
             driver.stdin.write(b"go\n")
             driver.stdin.close()
             _line(driver)
-            self._bound_page_cache()
-            _line(driver)
-            page_cache = self._page_cache()
-            _ask(files)
-            begun = time.monotonic()
-            found = json.loads(_line(driver))
-            stats = _ask(files)
+            with self._bound_page_cache() as sizes:
+                _line(driver)
+                _ask(files)
+                begun = time.monotonic()
+                found = json.loads(_line(driver))
+                stats = _ask(files)
             files.kill()  # first, or the driver's end would wait until what is dirty is written
-            return replace(_measurement(load, found, stats, begun), page_cache=page_cache)
+            return replace(_measurement(load, found, stats, begun), page_cache=mean(sizes))
 
     def concurrent_reads(self, kind: str, readers: int, seconds: float = 1.0) -> float:
         """Return the MB/s that so many sequential readers of one device get together, past the page cache."""
@@ -180,16 +187,32 @@ class Rig:
                 thread.join()
             return sum(nbytes) / MB / (time.monotonic() - begun)
 
-    def _bound_page_cache(self) -> None:
-        """Limit the cgroup to the page cache and what the driver uses besides."""
-        used = int((self.memory / "memory.usage_in_bytes").read_text())
-        limit = round(self.load.page_cache) + used - self._page_cache()
-        (self.memory / "memory.limit_in_bytes").write_text(str(limit))
+    @contextmanager
+    def _bound_page_cache(self) -> Iterator[list[int]]:
+        """Limit the cgroup to the page cache and what the driver uses besides, which grows: see to it again and again.
 
-    def _page_cache(self) -> int:
-        """Return the bytes of logs in the page cache. It gets smaller as the kernel needs memory for other things."""
-        stat = dict(line.split() for line in (self.memory / "memory.stat").read_text().splitlines())
-        return int(stat["cache"]) - PROBED_CHUNKS * round(self.load.chunk)
+        Yield the sizes of the page cache, in bytes.
+        """
+        sizes: list[int] = []
+        is_over = threading.Event()
+
+        def bound() -> None:
+            while True:
+                used = int((self.memory / "memory.usage_in_bytes").read_text())
+                stat = dict(line.split() for line in (self.memory / "memory.stat").read_text().splitlines())
+                sizes.append(int(stat["active_file"]) + int(stat["inactive_file"]))
+                limit = round(self.load.page_cache) + used - sizes[-1]
+                (self.memory / "memory.limit_in_bytes").write_text(str(limit))
+                if is_over.wait(BOUND_S):
+                    return
+
+        thread = threading.Thread(target=bound)
+        thread.start()
+        try:
+            yield sizes
+        finally:
+            is_over.set()
+            thread.join()
 
     @contextmanager
     def _file_system(self, run: LabRun, load: LabWorkload) -> Iterator[Any]:
@@ -238,13 +261,12 @@ def _measurement(load: LabWorkload, found: dict[str, Any], stats: dict[str, Any]
     result = LabMeasurement(found["writes"], found["cold"], found["jobs"], interval_s=load.sample_s)
     late = (tuple(stats["late"][kind]) for kind in ("hdd", "ssd"))
     result.host = HostLatency(*(tuple(found[f"host {each}"]) for each in HOST_OPERATIONS), *late)
-    for kind in ("cold", "hot"):
-        for device in ("hdd", "ssd"):
-            nbytes = sum(stats["counts"].get(f"{each} {device}", 0) for each in found[f"{kind} threads"])
-            result.chunks[f"{kind} {device}"] = round(nbytes / load.chunk)
-        reads = len(result.cold_reads if kind == "cold" else result.real_time_reads)
-        missed = result.chunks[f"{kind} hdd"] + result.chunks[f"{kind} ssd"]
-        result.chunks[f"{kind} memory"] = max(0, reads - missed)
+    given = {
+        f"{kind} {device}": sum(stats["counts"].get(f"{each} {device}", 0) for each in found[f"{kind} threads"])
+        for kind in ("cold", "hot")
+        for device in ("hdd", "ssd")
+    }
+    result.count_reads({name: nbytes / load.chunk for name, nbytes in given.items()})
     first = int(begun / load.sample_s) + 1
     for name, writes in stats["writes"].items():
         at = dict(writes)

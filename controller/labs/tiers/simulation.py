@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,14 +30,13 @@ from statemachines.tier_placement import FlushReason
 
 @dataclass(slots=True)
 class Fetch:
-    """A chunk that a consumer asked for. `then` gets the time when it has it; `source` is what the data comes from."""
+    """A chunk that a consumer asked for. `then` gets the time when it has it."""
 
     partition: int
     number: int
     reader: int
     kind: str
     then: Callable[[float], None]
-    source: str = "memory"
 
 
 class LabBroker:
@@ -60,12 +60,14 @@ class LabBroker:
         self.measured = LabMeasurement(interval_s=load.sample_s)
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0
+        self._given: defaultdict[str, float] = defaultdict(float)
+        """The chunks that devices gave."""
         self._written = [-1] * load.partitions
         self._unflushed = [0] * load.partitions
-        self._ahead: dict[int, tuple[int, float]] = {}
+        self._begun: dict[int, float] = {}
+        """The chunks of which the page cache had only the first window read ahead, and when that is there."""
         self._coming: dict[int, list[Fetch]] = {}
         """The chunks that the broker reads ahead, each with the fetches that wait for it."""
-        self._came_from: dict[int, str] = {}
         self.windows, self.window_s, self.sent_ahead_s = load.windows, load.window_s, load.sent_ahead_s
         self.slices = load.flush_slices
         self._turns: dict[str, FlushTurns] = {}
@@ -94,6 +96,7 @@ class LabBroker:
                 self._reset()
             self._now = now
             action(now, *arguments)
+        self.measured.count_reads(self._given)
         first, last = int(load.warm_s / self.measured.interval_s) + 1, int(end / self.measured.interval_s)
         for device in (*self.devices.hdds, *self.devices.ssds):
             self.measured.disk_writes[device.name] = [device.writes.get(at, 0.0) for at in range(first, last)]
@@ -101,6 +104,7 @@ class LabBroker:
 
     def _reset(self) -> None:
         self.measured.clear()
+        self._given.clear()
 
     def _start(self) -> None:
         load = self.load
@@ -229,29 +233,37 @@ class LabBroker:
             self._coming[chunk].append(fetch)
         elif self.bypass and fetch.kind == "cold":
             self._answer(self._from_device(now, fetch, 0, 1), fetch, self.windows)
-        elif (ready := self.cache.ready_at(chunk)) is not None:
-            fetch.source = self._came_from.pop(chunk, fetch.source)
-            self._answer(max(now, ready), fetch, self.windows)
+        elif self._is_there(chunk):
+            self._answer(max(now, self.cache.ready_at(chunk) or 0.0), fetch, self.windows)
         else:
-            ready = self._first_window(now, fetch, chunk)
-            self.cache.insert(chunk, ready, read=True)
-            self._send(now, fetch, 0, now, ready)
+            ready, come = self._first_window(now, fetch, chunk)
+            self.cache.read_in(chunk, ready)
+            self.at(come, self._send, fetch, 0, now, ready)
+
+    def _is_there(self, chunk: int) -> bool:
+        return chunk in self.cache and chunk not in self._begun
 
     def _read_ahead(self, now: float, fetch: Fetch) -> None:
         """Begin to read the chunk behind an answered one in the background, as brokers do."""
         following = replace(fetch, number=fetch.number + 1)
         chunk = chunk_of(following.partition, SPAN // 2 + following.number)
-        is_there = following.number <= self._written[following.partition]
-        if is_there and chunk not in self.cache and chunk not in self._coming:
+        is_written = following.number <= self._written[following.partition]
+        if is_written and chunk not in self._coming and not self._is_there(chunk):
             self._coming[chunk] = []
-            self.cache.insert(chunk, math.inf)
-            self._read_window(now, following, chunk, 0, self._first_window(now, following, chunk))
+            ready, come = self._first_window(now, following, chunk)
+            if chunk not in self.cache:
+                self.cache.insert(chunk, math.inf)
+            self.at(come, self._read_window, following, chunk, 0, ready)
 
     def _read_window(self, now: float, fetch: Fetch, chunk: int, window: int, ready: float) -> None:
-        """Come to a window in the background. Linux reads the next one, as in `_send`."""
+        """Come to a window in the background. Linux reads the next one, as in `_send`.
+
+        If the first window is evicted before the last one is there, all have to be read again: each is evicted before
+        the fetch comes to it.
+        """
         if window == self.windows:
-            self.cache.read_in(chunk, now)
-            self._came_from[chunk] = fetch.source
+            if chunk in self.cache:
+                self.cache.read_in(chunk, now)
             for waiting in self._coming.pop(chunk):
                 self._fetch(now, waiting)
             return
@@ -262,15 +274,19 @@ class LabBroker:
             self._read_first_window_ahead(now, fetch)
         self.at(max(now, ready), self._read_window, fetch, chunk, window + 1, following)
 
-    def _first_window(self, now: float, fetch: Fetch, chunk: int) -> float:
-        """Return when the first window of a chunk is in memory, which the reader's last chunk may have had read."""
-        ahead, ready = self._ahead.pop(fetch.reader, (None, 0.0))
-        return ready if ahead == chunk else self._from_device(now, fetch, 0, self.windows)
+    def _first_window(self, now: float, fetch: Fetch, chunk: int) -> tuple[float, float]:
+        """Return when the first window of a chunk is in memory, and when its reader has the next one read: when it has
+        the first, or at once if the first was read ahead with the chunk before (`page_cache_sync_ra`)."""
+        if (ready := self._begun.pop(chunk, None)) is not None and chunk in self.cache:
+            return ready, now
+        ready = self._from_device(now, fetch, 0, self.windows)
+        return ready, ready
 
     def _from_device(self, now: float, fetch: Fetch, window: int, windows: int) -> float:
         """Return when one of the windows of a chunk is in memory."""
         number = SPAN // 2 + fetch.number
-        fetch.source, ready = self.store.read(now, fetch.partition, number, fetch.reader, window, windows)
+        device, ready = self.store.read(now, fetch.partition, number, fetch.reader, window, windows)
+        self._given[f"{fetch.kind} {device}"] += 1 / windows
         slower = self.load.host.device_reads_s
         return ready + self.random.choice(slower) if slower else ready
 
@@ -296,11 +312,11 @@ class LabBroker:
         is_there = fetch.number < self._written[fetch.partition] and chunk not in self.cache
         if is_there and segment_of(fetch.partition, after) == segment_of(fetch.partition, after - 1):
             next_fetch = replace(fetch, number=fetch.number + 1)
-            self._ahead[fetch.reader] = chunk, self._from_device(now, next_fetch, 0, self.windows)
+            self._begun[chunk] = self._from_device(now, next_fetch, 0, self.windows)
+            self.cache.insert(chunk, self._begun[chunk])
 
     def _answer(self, sent: float, fetch: Fetch, windows: int) -> None:
         """The network takes the last windows of a chunk, from this time on."""
-        self.measured.chunks[f"{fetch.kind} {fetch.source}"] += 1
         host = self.load.host
         taken = self._host_s(host.reads_s if fetch.kind == "hot" else host.begun_reads_s)
         fetch.then(sent + windows * self.window_s + taken)
