@@ -43,6 +43,12 @@ class PageCache:
     def __contains__(self, chunk: int) -> bool:
         return chunk in self._inactive or chunk in self._active
 
+    @property
+    def inactive(self) -> int:
+        """The length of the inactive list: after so many evictions what is inserted now is evicted, unless it is read
+        twice before."""
+        return len(self._inactive)
+
     def ready_at(self, chunk: int) -> float | None:
         """Return when the chunk is in memory, None if it is not cached. This is a read."""
         if (ready := self._active.get(chunk)) is not None:

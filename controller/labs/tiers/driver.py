@@ -40,7 +40,7 @@ PROBED_CHUNKS = 16
 """What probes read in the page cache."""
 SETTLE_S = 0.3
 """Until what was asked for in advance is in the page cache."""
-MAP_LOCKED = 0x2000
+MAP_LOCKED, PR_SET_TIMERSLACK = 0x2000, 29
 SYNC_ALL = 7
 """sync_file_range: wait for writes under way, write, and wait."""
 
@@ -396,6 +396,7 @@ def main() -> None:
         (write_back / "strict_limit").write_text("0")  # FUSE's own: the kernel would write back much earlier
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1)  # for threads, too: waits end on time
     threading.stack_size(1 << 18)
     sys.setswitchinterval(0.0005)
     LabDriver(job).run()

@@ -102,11 +102,11 @@ class ThrottledDevice:
         self._size = 0 if path is None else os.lseek(self._file, 0, os.SEEK_END)
         self._buffer = mmap.mmap(-1, 1 << 20)
         self._model = model
-        self._tasks: queue.SimpleQueue[tuple[DeviceTask, int]] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[tuple[DeviceTask, int, float]] = queue.SimpleQueue()
         self._streams = CompetingStreams()
         self._lock = threading.Lock()
         self._last: object = None
-        self._owed_s = 0.0
+        self._owed_s = self._free_at = 0.0
         self.interval_s = interval_s
         self.writes: dict[int, float] = {}
         self.read = 0
@@ -119,7 +119,7 @@ class ThrottledDevice:
 
     def submit(self, task: DeviceTask) -> None:
         with self._lock:
-            self._tasks.put((task, self._streams.add(task.stream)))
+            self._tasks.put((task, self._streams.add(task.stream), self._clock()))
 
     def _serve(self) -> None:
         while True:
@@ -127,17 +127,18 @@ class ThrottledDevice:
 
     def serve_next(self) -> None:
         """Carry out the next request, in no less time than its service takes."""
-        task, streams = self._tasks.get()
+        task, streams, submitted = self._tasks.get()
         service = self._model.service_s(task.nbytes, streams, task.stream == self._last)
         self._last = task.stream
-        before = self._clock()
+        before = max(submitted, self._free_at, self._clock() - MOST_AHEAD_S)  # the last answer took time, too
         found = self.carry_out(task)
         self._wait(service - (self._clock() - before))
-        self.late_s.append(self._clock() - before - service)
+        self._free_at = self._clock()
+        self.late_s.append(self._free_at - before - service)
         with self._lock:
             self._streams.remove(task.stream)
         if task.data is not None:
-            add_evenly(self.writes, task.nbytes, before, self._clock(), self.interval_s)
+            add_evenly(self.writes, task.nbytes, before, self._free_at, self.interval_s)
         else:
             self.read += task.nbytes
         task.done(found)

@@ -43,6 +43,7 @@ FLUSH_OVER_TRAFFIC = 2e6 * 200 / 170e6
 TIME_RATIO = 1 / 3
 """Seconds of a request in a physical run over those at the published scale."""
 BOUND_S = 0.25
+"""How often the size of the page cache is seen to. The kernel counts what is on its lists then, for memory.stat."""
 
 
 class PhysicalUnavailable(Exception):
@@ -105,7 +106,7 @@ def physical_load(cache_mb: float = 128.0, jobs_per_hdd: int = 20) -> LabWorkloa
         flush_rate=flush_rate,
         flush_slice=chunk / 4,
         copy_piece=chunk / 4,
-        counted_s=2.0,
+        counted_s=BOUND_S,
         flush_every_s=chunk / flush_rate,
         warm_s=8.0,
         measured_s=8.0,

@@ -64,8 +64,10 @@ class LabBroker:
         """The chunks that devices gave."""
         self._written = [-1] * load.partitions
         self._unflushed = [0] * load.partitions
-        self._begun: dict[int, float] = {}
-        """The chunks of which the page cache had only the first window read ahead, and when that is there."""
+        self._begun: dict[int, tuple[float, int]] = {}
+        """The chunks of which only the first window was read ahead: when it is there, and the evictions by which it is
+        evicted. Those of `_first_evicted` are there since, with a first window that is older than the rest."""
+        self._first_evicted: dict[int, int] = {}
         self._coming: dict[int, list[Fetch]] = {}
         """The chunks that the broker reads ahead, each with the fetches that wait for it."""
         self.windows, self.window_s, self.sent_ahead_s = load.windows, load.window_s, load.sent_ahead_s
@@ -233,33 +235,35 @@ class LabBroker:
             self._coming[chunk].append(fetch)
         elif self.bypass and fetch.kind == "cold":
             self._answer(self._from_device(now, fetch, 0, 1), fetch, self.windows)
-        elif self._is_there(chunk):
+        elif chunk in self.cache and not self._lost_first(chunk):
             self._answer(max(now, self.cache.ready_at(chunk) or 0.0), fetch, self.windows)
+        elif chunk in self.cache:
+            self.at(self._from_device(now, fetch, 0, self.windows), self._fetch, fetch)
         else:
             ready, come = self._first_window(now, fetch, chunk)
-            self.cache.read_in(chunk, ready)
+            self.cache.insert(chunk, ready, read=True)
             self.at(come, self._send, fetch, 0, now, ready)
 
-    def _is_there(self, chunk: int) -> bool:
-        return chunk in self.cache and chunk not in self._begun
+    def _lost_first(self, chunk: int) -> bool:
+        """Whether the first window of a chunk was evicted before the others. It is read now."""
+        return self._first_evicted.pop(chunk, self.cache.evicted + 1) <= self.cache.evicted
 
     def _read_ahead(self, now: float, fetch: Fetch) -> None:
         """Begin to read the chunk behind an answered one in the background, as brokers do."""
         following = replace(fetch, number=fetch.number + 1)
         chunk = chunk_of(following.partition, SPAN // 2 + following.number)
         is_written = following.number <= self._written[following.partition]
-        if is_written and chunk not in self._coming and not self._is_there(chunk):
+        if is_written and chunk not in self._coming and chunk not in self.cache:
             self._coming[chunk] = []
             ready, come = self._first_window(now, following, chunk)
-            if chunk not in self.cache:
-                self.cache.insert(chunk, math.inf)
+            self.cache.insert(chunk, math.inf)
             self.at(come, self._read_window, following, chunk, 0, ready)
 
     def _read_window(self, now: float, fetch: Fetch, chunk: int, window: int, ready: float) -> None:
         """Come to a window in the background. Linux reads the next one, as in `_send`.
 
-        If the first window is evicted before the last one is there, all have to be read again: each is evicted before
-        the fetch comes to it.
+        If the chunk is evicted before the last one is there, all have to be read again: each is evicted before the
+        fetch comes to it.
         """
         if window == self.windows:
             if chunk in self.cache:
@@ -277,7 +281,9 @@ class LabBroker:
     def _first_window(self, now: float, fetch: Fetch, chunk: int) -> tuple[float, float]:
         """Return when the first window of a chunk is in memory, and when its reader has the next one read: when it has
         the first, or at once if the first was read ahead with the chunk before (`page_cache_sync_ra`)."""
-        if (ready := self._begun.pop(chunk, None)) is not None and chunk in self.cache:
+        ready, evicted = self._begun.pop(chunk, (0.0, 0))
+        if evicted > self.cache.evicted:
+            self._first_evicted[chunk] = evicted
             return ready, now
         ready = self._from_device(now, fetch, 0, self.windows)
         return ready, ready
@@ -312,8 +318,8 @@ class LabBroker:
         is_there = fetch.number < self._written[fetch.partition] and chunk not in self.cache
         if is_there and segment_of(fetch.partition, after) == segment_of(fetch.partition, after - 1):
             next_fetch = replace(fetch, number=fetch.number + 1)
-            self._begun[chunk] = self._from_device(now, next_fetch, 0, self.windows)
-            self.cache.insert(chunk, self._begun[chunk])
+            ready = self._from_device(now, next_fetch, 0, self.windows)
+            self._begun[chunk] = ready, self.cache.evicted + self.cache.inactive
 
     def _answer(self, sent: float, fetch: Fetch, windows: int) -> None:
         """The network takes the last windows of a chunk, from this time on."""
