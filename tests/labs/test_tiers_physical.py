@@ -232,6 +232,47 @@ def cached_bytes(file: int) -> int:
     return int(found.cached) * mmap.PAGESIZE
 
 
+READER = """
+import mmap, os, pathlib, sys
+pathlib.Path(sys.argv[1], "cgroup.procs").write_text("0")
+file, shared = os.open(sys.argv[2], os.O_RDONLY), mmap.mmap(-1, 9 << 20)
+os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+for megabyte in range(96):
+    os.pread(file, 1 << 20, megabyte << 20)
+    if megabyte >= 87:
+        print(megabyte, flush=True)
+        sys.stdin.readline()
+        shared.write(bytes(1 << 20))
+"""
+
+
+@on_devices
+def test_the_page_cache_keeps_its_size_while_the_process_needs_more_of_other_memory(tmp_path: Path) -> None:
+    """Anonymous shared memory is in the cgroup's `cache`, too, and is no page cache."""
+    load = replace(physical_load(64), page_cache=32 << 20)
+    (tmp_path / "file").touch()
+    os.truncate(tmp_path / "file", 96 << 20)
+    file = os.open(tmp_path / "file", os.O_RDONLY)
+    with Rig(load) as rig:
+        command = [sys.executable, "-c", READER, str(rig.memory), str(tmp_path / "file")]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdout.readline()
+            with rig._bound_page_cache() as sizes:
+                for _ in range(8):
+                    process.stdin.write(b"\n")
+                    process.stdin.flush()
+                    assert process.stdout.readline()
+                    looks = len(sizes) + 2
+                    while len(sizes) < looks:
+                        time.sleep(0.01)
+            process.kill()
+            cached = cached_bytes(file)
+    os.close(file)
+    assert cached == pytest.approx(load.page_cache, abs=2 << 20)
+
+
 @on_devices
 def test_linux_reads_ahead_as_the_model_does() -> None:
     """A window on demand, and the next one as soon as the first page of a window is read; not what is there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -150,6 +150,9 @@ def test_a_measured_host_takes_the_place_of_the_constants_of_memory() -> None:
     assert min(found.cold_reads) > 0.125 + SMALL.chunk / SMALL.ssd.bandwidth + 0.008
 
 
+CACHED_CHUNKS = int(SMALL.page_cache / SMALL.chunk)
+
+
 class SlowStore(DiskStore):
     """Notes which part of which chunk is read when; each takes `read_s`."""
 
@@ -172,10 +175,10 @@ def fetched(
     *,
     fetch_ahead: bool = False,
     each_s: float = 1.0,
-    filled_s: float = 1000.0,
+    fills: Sequence[tuple[float, int]] = (),
 ) -> tuple[list[float], list[tuple[float, int, int]]]:
-    """Return what fetches of a partition's old chunks take, and the reads of the device, in ms. At `filled_s` the page
-    cache is filled with other chunks."""
+    """Return what fetches of a partition's old chunks take, and the reads of the device, in ms. `fills`: at what second
+    how many other chunks enter the page cache."""
     load = replace(SMALL, memory_s=0.0, memory=math.inf, fetch_ahead=fetch_ahead)
     broker = LabBroker(load, BY_NAME["HDD"], Flush.Rate, 1)
     broker.measured.clear()
@@ -189,11 +192,12 @@ def fetched(
 
         broker.at(begun, broker._fetch, Fetch(0, first + at, 0, "cold", received))
 
-    def fill(now: float) -> None:
-        for other in range(2 * broker.cache.capacity):
-            broker.cache.insert(placement.chunk_of(1, other), now)
+    def fill(now: float, at: int, chunks: int) -> None:
+        for other in range(chunks):
+            broker.cache.insert(placement.chunk_of(at, other), now)
 
-    broker.at(filled_s, fill)
+    for at, (second, chunks) in enumerate(fills, 1):
+        broker.at(second, fill, at, chunks)
     while broker._events:
         now, _, action, arguments = heapq.heappop(broker._events)
         action(now, *arguments)
@@ -260,11 +264,21 @@ def test_the_background_reads_two_windows_at_once() -> None:
     assert at[-4_998, 0] == 803
 
 
-def test_a_chunk_whose_first_window_is_evicted_while_the_rest_comes_is_read_again() -> None:
-    """As each window would be: it is evicted before the fetch that waited comes to it."""
-    for filled_s, reads in ((0.4, 1), (0.7, 2)):
-        _, asked = fetched(0.1, -5_000, 2, fetch_ahead=True, each_s=0.6, filled_s=filled_s)
+def test_a_chunk_that_is_evicted_while_it_is_read_ahead_is_read_again() -> None:
+    """All of it: each window is evicted before the fetch that waited comes to it."""
+    for second, reads in ((0.4, 1), (0.7, 2)):
+        fills = [(second, 2 * CACHED_CHUNKS)]
+        _, asked = fetched(0.1, -5_000, 2, fetch_ahead=True, each_s=0.6, fills=fills)
         assert len([one for one in asked if one[1] == -4_999]) == reads * SMALL.windows
+
+
+def test_a_first_window_that_was_read_before_the_rest_is_evicted_before_it() -> None:
+    """It is read at 403 ms, with the chunk before, the rest from 502 on. The second fetch waits for it alone."""
+    for between, took_ms in ((0, 8.0), (10, 108.0)):
+        fills = [(0.45, between), (0.95, CACHED_CHUNKS - 5)]
+        took, asked = fetched(0.1, -5_000, 2, fetch_ahead=True, fills=fills)
+        assert took[1] == took_ms
+        assert ((1_000.0, -4_999, 0) in asked) == (took_ms > 100)
 
 
 def test_the_kernel_writes_all_that_waits_when_what_waits_would_be_evicted() -> None:
