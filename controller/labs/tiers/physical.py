@@ -203,7 +203,8 @@ class Rig:
                 stat = dict(line.split() for line in (self.memory / "memory.stat").read_text().splitlines())
                 sizes.append(int(stat["active_file"]) + int(stat["inactive_file"]))
                 limit = round(self.load.page_cache) + used - sizes[-1]
-                (self.memory / "memory.limit_in_bytes").write_text(str(limit))
+                with suppress(OSError):  # too much is dirty: at the next look
+                    (self.memory / "memory.limit_in_bytes").write_text(str(limit))
                 if is_over.wait(BOUND_S):
                     return
 
