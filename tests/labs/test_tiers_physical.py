@@ -293,6 +293,11 @@ def test_linux_reads_ahead_as_the_model_does() -> None:
         ]  # fmt: skip
         os.close(file)
         file = os.open(f"{name}.3", os.O_RDONLY)
+        assert [(os.pread(file, window, at * window), cached_bytes(file) // window)[1] for at in range(16, 20)] == [
+            1, 3, 4, 5
+        ], "the first of a random place on its own"  # fmt: skip
+        os.close(file)
+        file = os.open(f"{name}.4", os.O_RDONLY)
         os.kill(files.pid, signal.SIGSTOP)
         reader = threading.Thread(target=os.pread, args=(file, window, 0))
         reader.start()

@@ -45,8 +45,7 @@ class PageCache:
 
     @property
     def inactive(self) -> int:
-        """The length of the inactive list: after so many evictions what is inserted now is evicted, unless it is read
-        twice before."""
+        """The length of the inactive list: after so many evictions what enters it now is evicted."""
         return len(self._inactive)
 
     def ready_at(self, chunk: int) -> float | None:

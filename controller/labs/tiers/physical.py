@@ -191,9 +191,7 @@ class Rig:
     @contextmanager
     def _bound_page_cache(self) -> Iterator[list[int]]:
         """Limit the cgroup to the page cache and what the driver uses besides, which grows: see to it again and again.
-
-        Yield the sizes of the page cache, in bytes.
-        """
+        Yield the sizes of the page cache, in bytes."""
         sizes: list[int] = []
         is_over = threading.Event()
 

@@ -257,7 +257,14 @@ class LabBroker:
             self._coming[chunk] = []
             ready, come = self._first_window(now, following, chunk)
             self.cache.insert(chunk, math.inf)
-            self.at(come, self._read_window, following, chunk, 0, ready)
+            begin = self._read_window if come == now else self._read_second
+            self.at(come, begin, following, chunk, 0, ready)
+
+    def _read_second(self, now: float, fetch: Fetch, chunk: int, window: int, ready: float) -> None:
+        """Read the second window on its own, too: to Linux a first one that was not read ahead is a random read."""
+        if self.windows > 1:
+            window, ready = 1, self._from_device(now, fetch, 1, self.windows)
+        self.at(ready, self._read_window, fetch, chunk, window, ready)
 
     def _read_window(self, now: float, fetch: Fetch, chunk: int, window: int, ready: float) -> None:
         """Come to a window in the background. Linux reads the next one, as in `_send`.
