@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -246,6 +247,10 @@ for megabyte in range(96):
 """
 
 
+def has_more(sizes: list[int], count: int) -> bool:
+    return len(sizes) > count
+
+
 @on_devices
 def test_the_page_cache_keeps_its_size_while_the_process_needs_more_of_other_memory(tmp_path: Path) -> None:
     """Anonymous shared memory is in the cgroup's `cache`, too, and is no page cache."""
@@ -264,9 +269,7 @@ def test_the_page_cache_keeps_its_size_while_the_process_needs_more_of_other_mem
                     process.stdin.write(b"\n")
                     process.stdin.flush()
                     assert process.stdout.readline()
-                    looks = len(sizes) + 2
-                    while len(sizes) < looks:
-                        time.sleep(0.01)
+                    eventually(partial(has_more, sizes, len(sizes) + 1), "two looks at the size")
             process.kill()
             cached = cached_bytes(file)
     os.close(file)

@@ -78,10 +78,7 @@ class PageCache:
             self._evict()
 
     def read_in(self, chunk: int, ready: float) -> None:
-        """A chunk that was added is there, and was read for the first time."""
-        if chunk not in self:
-            self.insert(chunk, ready, read=True)
-            return
+        """A chunk that was added, and was not evicted, is there and was read for the first time."""
         (self._active if chunk in self._active else self._inactive)[chunk] = ready
         self.ready_at(chunk)
 

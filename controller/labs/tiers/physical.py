@@ -24,11 +24,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from controller.labs.tiers.driver import HOST_OPERATIONS, DriverJob
-from controller.labs.tiers.figures import Case, LabMeasurement, LabRun
+from controller.labs.tiers.figures import Case, LabMeasurement, LabRun, mean
 from controller.labs.tiers.placement import CachedStore, Devices, phases, store_of
 from controller.labs.tiers.workload import ARCHITECTURES, Flush, HostLatency, LabWorkload
 from statemachines.device_model import MB
