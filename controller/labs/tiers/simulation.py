@@ -288,6 +288,7 @@ class LabBroker:
     def _first_window(self, now: float, fetch: Fetch, chunk: int) -> tuple[float, float]:
         """Return when the first window of a chunk is in memory, and when its reader has the next one read: when it has
         the first, or at once if the first was read ahead with the chunk before (`page_cache_sync_ra`)."""
+        self._first_evicted.pop(chunk, None)
         ready, evicted = self._begun.pop(chunk, (0.0, 0))
         if evicted > self.cache.evicted:
             self._first_evicted[chunk] = evicted
