@@ -281,6 +281,15 @@ def test_a_first_window_that_was_read_before_the_rest_is_evicted_before_it() -> 
         assert ((1_000.0, -4_999, 0) in asked) == (took_ms > 100)
 
 
+def test_a_chunk_that_is_read_anew_has_a_new_first_window() -> None:
+    broker = LabBroker(SMALL, BY_NAME["HDD"], Flush.Rate, 1)
+    for read_anew in (False, True):
+        broker._first_evicted[7] = 0
+        if read_anew:
+            broker._first_window(0.0, Fetch(0, 7, 0, "cold", lambda _done: None), 7)
+        assert broker._lost_first(7) is not read_anew
+
+
 def test_the_kernel_writes_all_that_waits_when_what_waits_would_be_evicted() -> None:
     broker = LabBroker(SMALL, BY_NAME["HDD"], Flush.Rate, 1)
     wrote: list[tuple[int, int, float]] = []
