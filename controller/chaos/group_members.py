@@ -138,7 +138,7 @@ class RealGroup:
         self.workload = workload
         self.now_ms = clock.now_ms
         self.lock = threading.Lock()
-        self.log = GroupLog(repeats=True)
+        self.log = GroupLog(repeats=True, session_ms=workload.group_session_ms)
         self.reads: list[ReadLog] = []
         self._connect = connect
         self._partitions = tuple(partitions)

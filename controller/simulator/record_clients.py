@@ -146,7 +146,7 @@ class SimulatedRecordClients:
         ]
         self._final: SimulatedConsumer | None = None
         self._finals: list[FinalRead] = []
-        self._group = GroupLog()
+        self._group = GroupLog(session_ms=workload.group_session_ms)
         self._is_settled: bool | None = None
         self._group_end: GroupHistory | None = None
         self._transactional_logs = TransactionalLogs()

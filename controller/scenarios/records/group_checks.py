@@ -108,19 +108,23 @@ def unfenced(group: GroupHistory, _partitions: Partitions) -> Iterator[str]:
 
 
 def forgotten(group: GroupHistory, partitions: Partitions) -> Iterator[str]:
-    """A member whose commit was acknowledged is a member for another second: neither its session nor a rebalance that
-    it has not joined yet is over before. Clients that repeat commits by themselves may have left meanwhile."""
+    """A member whose commit was acknowledged is a member for another second, or its session if that is shorter: neither
+    that nor a rebalance that it has not joined yet is over before. A session ends by the coordinator's clock, which may
+    drift. Clients that repeat commits by themselves may have left meanwhile."""
+    least_ms = min(KEPT_MS, group.session_ms / FASTEST_CLOCK)
     kept_ms: dict[str, float] = {}
     for commit in () if group.repeats else group.commits:
         if commit.acknowledged:
             kept_ms[commit.member_id] = commit.sent_at_ms
         elif commit.error == "UNKNOWN_MEMBER_ID" and commit.ended_at_ms is not None:
             sent_ms = kept_ms.get(commit.member_id)
-            if sent_ms is not None and commit.ended_at_ms - sent_ms < KEPT_MS:
+            if sent_ms is not None and commit.ended_at_ms - sent_ms < least_ms:
                 yield f"{_commit(commit, partitions)} found no such member; one of {sent_ms:.1f} ms was acknowledged"
 
 
 KEPT_MS = 1_000.0
+FASTEST_CLOCK = 1.1
+"""The rate of a broker's clock that drifts, at most."""
 FENCED = "FENCED_INSTANCE_ID"
 
 

@@ -87,6 +87,7 @@ class GroupHistory:
     repeats: bool = False
     """Whether clients send a commit again by themselves if it has no answer, as librdkafka does: one that is refused
     may have been written by an earlier attempt."""
+    session_ms: float = 6_000.0
 
 
 @dataclass(slots=True)
@@ -94,6 +95,7 @@ class GroupLog:
     """What all members of a group did, being written. One thread at a time may use it. `repeats`: see GroupHistory."""
 
     repeats: bool = False
+    session_ms: float = 6_000.0
     _assignments: list[MemberAssignment] = field(default_factory=list)
     _until_ms: dict[int, float] = field(default_factory=dict)
     _commits: list[OffsetCommit] = field(default_factory=list)
@@ -166,4 +168,5 @@ class GroupLog:
             detail,
             partitions,
             self.repeats,
+            self.session_ms,
         )

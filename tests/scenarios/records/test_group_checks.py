@@ -116,10 +116,14 @@ def forgotten_at_once(group: GroupStory) -> None:
     group.commit(1, 2, 0, 7, 1_300.0, "UNKNOWN_MEMBER_ID")
 
 
-def test_a_member_that_was_not_heard_of_for_long_may_be_forgotten() -> None:
-    group = shared()
-    group.commit(1, 2, 0, 7, 1_400.0, "UNKNOWN_MEMBER_ID")
-    assert not group.found()
+@pytest.mark.parametrize(("session_ms", "kept_ms"), [(400, 363), (1_000, 909), (3_000, 1_000), (6_000, 1_000)])
+def test_a_member_is_kept_for_its_session_and_a_second_at_most(session_ms: int, kept_ms: int) -> None:
+    """A clock that drifts ends a session a tenth earlier; a commit's answer comes 5 ms after it was sent."""
+    for late_ms, found in ((-1.0, {"members-kept"}), (1.0, set())):
+        group = shared()
+        group.log.session_ms = session_ms
+        group.commit(1, 2, 0, 7, 400.0 + kept_ms + late_ms - 5.0, "UNKNOWN_MEMBER_ID")
+        assert set(group.found()) == found
 
 
 def test_clients_that_repeat_their_commits_may_have_left() -> None:
