@@ -302,8 +302,11 @@ def test_linux_reads_ahead_as_the_model_does() -> None:
         os.close(file)
         file = os.open(f"{name}.4", os.O_RDONLY)
         os.kill(files.pid, signal.SIGSTOP)
+        threads = list(Path(f"/proc/{files.pid}/task").glob("*/stat"))
+        eventually(lambda: all(") T " in one.read_text() for one in threads), "each of its threads is stopped")
         reader = threading.Thread(target=os.pread, args=(file, window, 0))
         reader.start()
+        eventually(lambda: cached_bytes(file) > 0, "a window is asked for")
         time.sleep(0.2)
         assert cached_bytes(file) == window, "the second one is read when the first is there"
         os.kill(files.pid, signal.SIGCONT)
