@@ -16,20 +16,8 @@ from typing import Any
 from controller.cli.requirements import CLIENTS, Need, zookeeper_server
 from controller.cli.values import number
 from controller.hosts.local_cluster import LocalCluster
+from tests.benchmarks import common
 from tests.benchmarks.broker import BROKERS, PARTITIONS, SETTINGS, BrokerBench, Setup, Work, figures
-from tests.benchmarks.common import (
-    CouldNotRun,
-    add_count,
-    add_output,
-    add_zookeeper_jars,
-    aligned,
-    circumstances,
-    integers,
-    markdown,
-    progress,
-    put_table,
-    show,
-)
 
 OURS, KAFKAS = "camerlengo", "Kafka"
 SIDES = ("produce", "consume")
@@ -53,10 +41,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " run; one more run of each comes first and does not count. Needs confluent-kafka."
     )
     parser.add_argument(
-        "--sizes", type=integers(), default=(100, 1024), metavar="N,...", help="record sizes (100,1024)"
+        "--sizes", type=common.integers(), default=(100, 1024), metavar="N,...", help="record sizes (100,1024)"
     )
     parser.add_argument("--megabytes", type=number(), default=300.0, metavar="N", help="MB produced in each run (300)")
-    add_count(parser, "--runs", 5, "number of runs of each cluster; the output has medians")
+    common.add_count(parser, "--runs", 5, "number of runs of each cluster; the output has medians")
     parser.add_argument(
         "--consumer",
         type=setting,
@@ -65,8 +53,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="a setting of the consumer, with both clusters",
     )
-    add_output(parser, page="docs/broker.md", tables=(TABLE,))
-    add_zookeeper_jars(parser)
+    common.add_output(parser, page="docs/broker.md", tables=(TABLE,))
+    common.add_zookeeper_jars(parser)
 
 
 def setting(text: str) -> tuple[str, str]:
@@ -87,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         jars = jars_of(os.environ.get("KAFKA_HOME"))
     except ValueError as error:
-        raise CouldNotRun(str(error)) from None
+        raise common.CouldNotRun(str(error)) from None
     load = os.getloadavg()[0]
     zookeeper = arguments.zookeeper_jars
     with (
@@ -105,12 +93,12 @@ def run(arguments: argparse.Namespace) -> int:
         "megabytes": arguments.megabytes,
         "producer": PRODUCER,
         "consumer": CONSUMER | dict(arguments.consumer),
-        "circumstances": circumstances(load),
+        "circumstances": common.circumstances(load),
         "rows": rows,
     }
-    show(arguments, found, table(found))
+    common.show(arguments, found, table(found))
     if arguments.page is not None:
-        put_table(arguments.page, TABLE, page_table(found))
+        common.put_table(arguments.page, TABLE, page_table(found))
     return 0
 
 
@@ -124,12 +112,12 @@ def compare(benches: Mapping[str, BrokerBench], arguments: argparse.Namespace) -
         for setup, size in rows:
             records = records_of(arguments.megabytes, size)
             for name in list(benches)[:: -1 if turn % 2 else 1]:
-                progress(f"run {turn} of {arguments.runs}: {setup}, {size} bytes, {name}")
+                common.progress(f"run {turn} of {arguments.runs}: {setup}, {size} bytes, {name}")
                 produced, consumed = run_once(benches[name], setup, size, records, dict(arguments.consumer))
                 if turn:
                     works[setup, size, "produce", name].append(produced)
                     works[setup, size, "consume", name].append(consumed)
-    progress("")
+    common.progress("")
     return [
         {"replication_factor": setup.replication_factor, "acks": setup.acks, "size": size}
         | {side: {name: figures(works[setup, size, side, name], records) for name in benches} for side in SIDES}
@@ -205,9 +193,9 @@ CPU_TITLE = "CPU in us a record: of all brokers, of the consumer; in us a Fetch:
 
 def table(found: Mapping[str, Any]) -> str:
     parts: Sequence[str] = [
-        aligned([HEAD, *rate_rows(found)]),
+        common.aligned([HEAD, *rate_rows(found)]),
         CPU_TITLE,
-        aligned([CPU_HEAD, *cpu_rows(found)]),
+        common.aligned([CPU_HEAD, *cpu_rows(found)]),
         *notes(found),
     ]
     return "\n".join(parts)
@@ -215,11 +203,11 @@ def table(found: Mapping[str, Any]) -> str:
 
 def page_table(found: Mapping[str, Any]) -> list[str]:
     return [
-        *markdown(HEAD, rate_rows(found)),
+        *common.markdown(HEAD, rate_rows(found)),
         "",
         f"{CPU_TITLE}.",
         "",
-        *markdown(CPU_HEAD, cpu_rows(found)),
+        *common.markdown(CPU_HEAD, cpu_rows(found)),
         "",
         *notes(found),
     ]

@@ -29,19 +29,7 @@ from controller.labs.tiers.physical import PhysicalUnavailable, Rig, pages_memor
 from controller.labs.tiers.simulation import LabBroker
 from controller.labs.tiers.workload import ARCHITECTURES, Flush, LabWorkload
 from statemachines.device_model import HDD_CURVE
-from tests.benchmarks import tiers_plots
-from tests.benchmarks.common import (
-    CouldNotRun,
-    add_count,
-    add_output,
-    aligned,
-    circumstances,
-    markdown,
-    plots_needed,
-    progress,
-    put_table,
-    show,
-)
+from tests.benchmarks import common, tiers_plots
 
 PAGE = "docs/tiers.md"
 NODES = 3
@@ -106,9 +94,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--physical", action="store_true", help="run on throttled devices of this machine: Linux, root, cgroups v1"
     )
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs: a minute, 3 with --physical")
-    add_count(parser, "--seed", 1, "seed of the simulation", least=0)
+    common.add_count(parser, "--seed", 1, "seed of the simulation", least=0)
     parser.add_argument("--cache-mb", type=_cache_mb, default=128, metavar="N", help="physical page cache (128)")
-    add_output(
+    common.add_output(
         parser,
         "latencies, shares and disk writes as plots",
         page=PAGE,
@@ -123,7 +111,7 @@ def _cache_mb(text: str) -> int:
     return found
 
 
-needs = plots_needed
+needs = common.plots_needed
 
 
 def runs(flushes: Sequence[Flush] = tuple(Flush), cases: Sequence[Case] = tuple(Case)) -> list[LabRun]:
@@ -152,7 +140,7 @@ def simulated(cells: Sequence[LabCell], seed: int) -> list[Figures]:
     for cell, each in zip(
         cells, each_seed(partial(_simulate, cells, seed), range(len(cells)), os.cpu_count() or 1), strict=True
     ):
-        progress(f"simulated: {cell.run}")
+        common.progress(f"simulated: {cell.run}")
         found.append(each)
     return found
 
@@ -164,10 +152,10 @@ def physical(load: LabWorkload, cells: Sequence[LabRun], seed: int, nodes: int) 
         with Rig(load) as rig:
             for node in range(nodes):
                 for run in cells:
-                    progress(f"physical, broker {node + 1} of {nodes}: {run}")
+                    common.progress(f"physical, broker {node + 1} of {nodes}: {run}")
                     found[run].append(rig.run(run, seed * NODES + node))
     except (PhysicalUnavailable, OSError) as error:
-        raise CouldNotRun(str(error)) from error
+        raise common.CouldNotRun(str(error)) from error
     return found
 
 
@@ -196,13 +184,13 @@ def gradient(load: LabWorkload) -> Iterator[list[str]]:
     try:
         with Rig(load) as rig:
             for readers, as_published in HDD_CURVE:
-                progress(f"physical: {readers} readers")
+                common.progress(f"physical: {readers} readers")
                 hdd = rig.concurrent_reads("hdd", readers) * published.hdd.bandwidth / load.hdd.bandwidth
                 ssd = rig.concurrent_reads("ssd", readers) * published.ssd.bandwidth / load.ssd.bandwidth
                 model = published.ssd.bandwidth / 1e6
                 yield [str(readers), *(f"{each:.0f}" for each in (as_published, hdd, model, ssd))]
     except (PhysicalUnavailable, OSError) as error:
-        raise CouldNotRun(str(error)) from error
+        raise common.CouldNotRun(str(error)) from error
 
 
 def with_ratios(found: Mapping[LabRun, Figures]) -> dict[LabRun, Figures]:
@@ -380,18 +368,18 @@ def run(arguments: argparse.Namespace) -> int:
         found |= {"runs": rows(model), "ratios": load.ratios()}
         if arguments.plots is not None:
             _plot_simulated(arguments)
-    progress("")
-    where = circumstances(before)
+    common.progress("")
+    where = common.circumstances(before)
     if arguments.physical and pages_memory_out():
         where += " DAMON pages memory out on this machine."
     for name in written.keys() & {LINES_MODELS, LINES_DEVICES}:
         written[name].append([f"measured: {where}", "", "", ""])
     if arguments.page is not None:
         for name in written.keys() & {*TABLES, AGREEMENT, SCALES, GRADIENT, HOST, LINES_MODELS, LINES_DEVICES}:
-            put_table(arguments.page, name, markdown(written[name][0], written[name][1:]))
+            common.put_table(arguments.page, name, common.markdown(written[name][0], written[name][1:]))
     ratios = "\n".join(f"{name}: {value:.3g}" for name, value in load.ratios().items())
-    parts = [f"{name}\n{aligned(lines)}" for name, lines in written.items()]
-    show(arguments, found | {"circumstances": where}, "\n\n".join([*parts, ratios, where]))
+    parts = [f"{name}\n{common.aligned(lines)}" for name, lines in written.items()]
+    common.show(arguments, found | {"circumstances": where}, "\n\n".join([*parts, ratios, where]))
     return 0
 
 
