@@ -167,15 +167,15 @@ class ServerConnection:
 
     def _readable(self) -> None:
         if self._arriving:
+            if self._reading:  # the loop has come round, and its turn has not come
+                self._reading = False
+                self._loop.remove_reader(self._socket.fileno())
             return
         self._arriving = True
         if self._is_large:
             self._server.turns.give_way(self._read)  # to those that send little
         else:
             self._server.turns.arrive(self._read)
-        if self._arriving and self._reading:
-            self._reading = False
-            self._loop.remove_reader(self._socket.fileno())
 
     def _read(self) -> None:
         self._arriving = False
@@ -288,7 +288,9 @@ class ServerConnection:
     def _throttle(self) -> None:
         if self._closed:
             return
-        wanted = not (self._ending or self._frames or self._arriving) and self._may_take_more()
+        wanted = not (self._ending or self._frames) and self._may_take_more()
+        if wanted and self._arriving:
+            return  # until what has arrived is read
         if wanted and not self._may_read():
             if not self._is_large:
                 self._server.stall(self)
@@ -713,15 +715,11 @@ class SocketServer:
     def idle_ms(self) -> int | None:
         return self._limits.idle_ms
 
-    @property
-    def full(self) -> bool:
-        """True if the held requests have reached their limit. Below the limit, stalled connections are resumed."""
-        return self.held_bytes >= self.queued_bytes
-
     def hold(self, size: int) -> None:
-        """Add `size` bytes to the total of the held requests (subtract them, if negative)."""
+        """Add `size` bytes to the total of the held requests (subtract them, if negative). Below their limit, stalled
+        connections are resumed."""
         self.held_bytes += size
-        if self._stalled and not self.full:
+        if self._stalled and self.held_bytes < self.queued_bytes:
             stalled, self._stalled = self._stalled, {}
             for connection in stalled:
                 self.network.loop.call_soon(connection.go_on)
@@ -756,8 +754,9 @@ class SocketServer:
     def end_large(self, connection: ServerConnection) -> None:
         """The large request is complete, or its connection closed."""
         self._large.pop(connection, None)
-        self._first_since_s = None
-        self.network.loop.call_soon(self._check_large)
+        if self._first_since_s is not None:
+            self._first_since_s = None
+            self.network.loop.call_soon(self._check_large)
 
     def may_go_on(self, connection: ServerConnection) -> bool:
         """Return True if there is memory for more of the large request. If not, `connection.go_on` is called later."""
@@ -772,7 +771,8 @@ class SocketServer:
 
     @property
     def _large_full(self) -> bool:
-        return sum(one.arrived_bytes for one in self._large) >= self.queued_bytes // 2
+        limit = self.queued_bytes // 2  # what has arrived is among what is held
+        return self.held_bytes >= limit and sum(one.arrived_bytes for one in self._large) >= limit
 
     def _check_large(self) -> None:
         if self._large_full:
