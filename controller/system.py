@@ -351,10 +351,10 @@ def read_from_device(path: str) -> None:
 _DIRECT_BYTES: Final = 4096
 
 
-def append(fd: int, data: bytes | bytearray | memoryview) -> int:
-    """Write at the end of a file that was opened with O_APPEND, as `os.write`."""
+def append(fd: int, data: bytes | bytearray | memoryview, rest: bytes | bytearray | memoryview = b"") -> int:
+    """Write both at the end of a file that was opened with O_APPEND, as `os.write`; perhaps not all of it."""
     if sys.platform == "win32":
         with _position:
             return os.write(fd, data)
     else:
-        return os.write(fd, data)
+        return os.writev(fd, (data, rest)) if rest else os.write(fd, data)

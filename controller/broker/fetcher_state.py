@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
@@ -431,9 +431,8 @@ class FollowerLogs:
         assert records is None or isinstance(records, bytes | memoryview)
         if not records:
             return False
-        append = partial(log.append_as_follower, records)
         try:
-            if (append() if may_wait else log.without_waiting(append)).must_flush:
+            if log.attempt(may_wait, log.append_as_follower, records).must_flush:
                 followed.unflushed = log.log_end_offset
         except (CorruptBatch, OffsetsOutOfOrder):
             raise
@@ -445,8 +444,7 @@ class FollowerLogs:
 
     def flush(self, followed: FetchedPartition, may_wait: bool) -> None:
         """Before the leader learns, from the next fetch, what the log has (flush.messages)."""
-        flush = partial(followed.log.flush, followed.unflushed)
-        flush() if may_wait else followed.log.without_waiting(flush)
+        followed.log.attempt(may_wait, followed.log.flush, followed.unflushed)
         followed.unflushed = 0
 
     def _move_high_watermark(self, followed: FetchedPartition, leaders: int) -> bool:
@@ -478,8 +476,7 @@ class FollowerLogs:
         """To `offset`, or to the beginning of the batch that it lies within."""
         partition, log = followed.partition, followed.log
         end, high_watermark = log.log_end_offset, partition.high_watermark
-        truncate = partial(log.truncate_to, offset)
-        truncate() if may_wait else log.without_waiting(truncate)
+        log.attempt(may_wait, log.truncate_to, offset)
         partition.high_watermark = min(high_watermark, log.log_end_offset)
         if log.log_end_offset != end:
             self._emit_truncation(followed, end, high_watermark, why)
@@ -489,8 +486,7 @@ class FollowerLogs:
         """Everything goes: the leader begins after this log's end."""
         partition, log = followed.partition, followed.log
         end, high_watermark = log.log_end_offset, partition.high_watermark
-        restart = partial(log.restart_at, offset)
-        restart() if may_wait else log.without_waiting(restart)
+        log.attempt(may_wait, log.restart_at, offset)
         partition.high_watermark = offset
         self._emit_truncation(followed, end, high_watermark, f"the leader begins at {offset}")
         self._changed(partition)

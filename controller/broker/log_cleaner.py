@@ -185,7 +185,7 @@ class LogCleaner:
             return dirty_range(log.segments, first, limit, log.settings, self._clock.wall_ms(), times)
 
         try:
-            return log.without_waiting(examine)
+            return log.attempt(False, examine)
         except NotCached as cold:
             self._drive(self._read_in(cold))
             return None  # it is looked at the next time

@@ -142,11 +142,12 @@ class MemoryFile:
         self._inode = inode
         self._directory = directory  # where it was opened: a rename stays within its log directory
 
-    def append(self, data: Bytes) -> None:
+    def append(self, data: Bytes, rest: Bytes = b"") -> None:
         self._disk.touch(self._directory)
         inode = self._inode
         held = inode.changeable()
         held += data
+        held += rest
         inode.modified_ms = self._disk.now_ms
 
     def read_at(self, position: int, length: int) -> bytes:

@@ -184,7 +184,7 @@ class Cleaning:
         """What `read` of the log returns. What it would wait for is read in first."""
         for _ in range(3 * len(self._log.segments)):
             try:
-                return self._log.without_waiting(read)
+                return self._log.attempt(False, read)
             except NotCached as missing:
                 self.device = missing.device
                 with suppress(OSError):  # the read itself meets it

@@ -186,8 +186,8 @@ class NotCached(Exception):
 class File(Protocol):
     """One file, opened to read and append."""
 
-    def append(self, data: Bytes) -> None:
-        """Writes at the end, all of it."""
+    def append(self, data: Bytes, rest: Bytes = b"") -> None:
+        """Writes at the end, all of `data` and `rest`, with one write where the system can."""
 
     def read_at(self, position: int, length: int) -> bytes:
         """Up to `length` bytes; fewer only at the file's end."""

@@ -207,14 +207,15 @@ class OpenFile:
         self.path = path
         self._fd = os.open(path, _FLAGS | (os.O_CREAT if create else 0), 0o644)
 
-    def append(self, data: Bytes) -> None:
-        written = append(self._fd, data)
-        if written < len(data):
+    def append(self, data: Bytes, rest: Bytes = b"") -> None:
+        written = append(self._fd, data, rest)
+        if written < len(data) + len(rest):
+            data = b"".join((data, rest))
             size = self.size() - written
             try:
-                with memoryview(data) as rest:
+                with memoryview(data) as view:
                     while written < len(data):
-                        written += append(self._fd, rest[written:])
+                        written += append(self._fd, view[written:])
             except OSError:
                 os.ftruncate(self._fd, size)  # the caller may go on, and what is appended next begins here
                 raise
@@ -432,16 +433,16 @@ class CachedFile:
     def _reopen(self, at_least: int = 0) -> None:
         self._opened()
 
-    def append(self, data: Bytes) -> None:
+    def append(self, data: Bytes, rest: Bytes = b"") -> None:
         if not _no_wait.is_set:
-            self._opened().append(data)
+            self._opened().append(data, rest)
             return
         opened, state = self._opened_already(), self._state
         if state.overdue:
             # A write to the page cache may wait too, for a page's write-back or the journal. Ask the device first.
             raise NotCached(device_of_number(self._identity[0]), self._ask, 0, f"append to {self.path}")
         state.is_written = True
-        opened.append(data)
+        opened.append(data, rest)
 
     def _ask(self, at_least: int = 0) -> None:
         read_from_device(self.path)

@@ -10,11 +10,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import msgspec
 
 from controller.storage.batches import (
+    HEADER_BYTES,
     NO_TIMESTAMP,
     BatchHeader,
     Bytes,
@@ -32,7 +33,6 @@ from controller.storage.errors import BadBatches, OffsetOutOfRange, OffsetsOutOf
 from controller.storage.log_validator import Checked, checking, done
 from controller.storage.lookups import TimedBatch, batch_for_time
 from controller.storage.producer_states import (
-    KnownBatch,
     ProducerStates,
     note_batch,
     require_allowed,
@@ -53,8 +53,9 @@ from controller.storage.segment import (
 )
 from controller.storage.settings import LogSettings
 from controller.storage.tiers import LogTiers, Unavailable
-from controller.storage.transactions import AbortedRange, Marker, Origin, aborted_between, markers_in
+from controller.storage.transactions import AbortedRange, Origin, aborted_between, markers_in
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -73,12 +74,6 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 NO_EPOCHS = LeaderEpochs()
 """Of every log that has none: nothing but a new epoch makes them others."""
-
-
-def _markers(data: Bytes, headers: Sequence[BatchHeader]) -> Sequence[Marker | None]:
-    if any(header.is_control for header in headers):
-        return markers_in(data, headers)
-    return (None,) * len(headers)
 
 
 def _do_nothing(*_: int) -> None:
@@ -330,19 +325,23 @@ class PartitionLog:
     def append_checked(self, checked: Checked, leader_epoch: int, origin: Origin = Origin.CLIENT) -> Appended:
         """Give the batches the next offsets and this epoch, and write them with one write.
 
-        A bytearray is written into and is not kept; other buffers are copied. A batch that an idempotent producer sent
-        before is answered with its first offsets.
+        The buffer is left alone: what is changed is copied. A batch that an idempotent producer sent before is answered
+        with its first offsets.
 
         Raises:
             SequenceOutOfOrder, ProducerFenced, InvalidTransactionState, CoordinatorFenced: nothing has changed.
         """
         batches, headers, latest = checked
         now_ms = self._now_ms()
-        known = self._known_batch(batches, headers, origin)
-        if known is not None:
-            must_flush = self.log_end_offset - self.recovery_point >= self.settings.flush_messages
-            return Appended(known.base_offset, known.last_offset, duplicate=True, must_flush=must_flush)
-        data = batches if isinstance(batches, bytearray) else bytearray(batches)
+        if any(header.producer_id >= 0 for header in headers):
+            known = require_allowed(self.producers, headers, markers_in(batches, headers), origin)
+            if known is not None:
+                must_flush = self.log_end_offset - self.recovery_point >= self.settings.flush_messages
+                return Appended(known.base_offset, known.last_offset, duplicate=True, must_flush=must_flush)
+        keeps_time = not self.settings.log_append_time and headers[0].max_timestamp_ms == latest[0]
+        is_one = len(headers) == 1 and keeps_time and not headers[0].is_control  # as a rule: its header alone is copied
+        end = HEADER_BYTES if is_one else len(batches)
+        data, rest = bytearray(batches[:end]), memoryview(batches)[end:]
         placed: list[BatchHeader] = []
         position, offset = 0, self.log_end_offset
         for header, latest_ms in zip(headers, latest, strict=True):
@@ -353,15 +352,9 @@ class PartitionLog:
                 header = set_max_timestamp(data, position, header, latest_ms)  # as Kafka's leader does
             placed.append(header)
             position, offset = position + header.size_bytes, header.next_offset
-        must_flush = self._append(data, placed, now_ms)
+        must_flush = self._append(data, placed, now_ms, rest)
         stamped_ms = now_ms if self.settings.log_append_time else NO_TIMESTAMP
         return Appended(placed[0].base_offset, offset - 1, stamped_ms, position, must_flush=must_flush)
-
-    def _known_batch(self, batches: Bytes, headers: Sequence[BatchHeader], origin: Origin) -> KnownBatch | None:
-        """The batch of which this append is a repetition. Raises what `require_allowed` raises."""
-        if all(header.producer_id < 0 for header in headers):
-            return None
-        return require_allowed(self.producers, headers, _markers(batches, headers), origin)
 
     @on_disk
     def append_as_follower(self, batches: Bytes) -> Appended:
@@ -390,13 +383,14 @@ class PartitionLog:
         """How many bytes of what a leader sent are appended: whole batches."""
         return whole_bytes(view)
 
-    def _append(self, data: Bytes, headers: list[BatchHeader], now_ms: int) -> bool:
-        """Returns whether the caller must flush."""
+    def _append(self, data: Bytes, headers: list[BatchHeader], now_ms: int, rest: Bytes = b"") -> bool:
+        """Append `data`, and `rest` after it, with one write. Returns whether the caller must flush."""
+        size_bytes = len(data) + len(rest)
         self._settle(appends=True)
         self._require_open(appends=True)
         settings = self.settings
         active = self._active
-        reason = rolls_before(active, headers, len(data), settings, now_ms, self.directory)
+        reason = rolls_before(active, headers, size_bytes, settings, now_ms, self.directory)
         if reason is not None or (self.tiers is not None and self.tiers.leaves(active)):
             self._settle()
             self._roll(headers[0].base_offset)
@@ -404,9 +398,9 @@ class PartitionLog:
         if self._disk.no_wait:
             active.require_cached_end(now_ms)
         active.note_written(now_ms)
-        active.append(data, headers)
+        active.append(data, headers, rest)
         latest = self.epochs.latest
-        markers = _markers(data, headers) if len(headers) > 1 or headers[0].producer_id >= 0 else ()
+        markers = markers_in(data, headers) if len(headers) > 1 or headers[0].producer_id >= 0 else ()
         for index, header in enumerate(headers):
             if header.leader_epoch != latest:
                 self._assign(header.leader_epoch, header.base_offset)
@@ -417,7 +411,7 @@ class PartitionLog:
                 if is_new:
                     self._producers_added(1)
         self.log_end_offset = headers[-1].next_offset
-        self._unflushed_bytes += len(data)
+        self._unflushed_bytes += size_bytes
         if self.has_unflushed_records or (
             self._unflushed_bytes >= settings.flush_bytes_per_second
             and not (self._flush_soon is not None and self._flush_soon(self))
@@ -569,17 +563,16 @@ class PartitionLog:
     ) -> FileRange:
         """As `read`, for a caller that must not wait for the disk, neither now nor when it sends the range. Raises
         NotCached: when its `read_in` has returned, the same call is likely to succeed."""
-        read = partial(self.read, offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
-        found = self.without_waiting(read)
+        found = self.attempt(False, self.read, offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
         if found.length and not self.was_written_lately(offset, found.position):
             found.file.require_cached(found.position, found.length)
         return found
 
-    def without_waiting(self, read: Callable[[], T]) -> T:
-        """What `read`, a call of this log, returns. Raises NotCached where it would wait for the disk."""
-        self._disk.no_wait = True
+    def attempt(self, may_wait: bool, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what `call` does. Unless it `may_wait`, raises NotCached where it would wait for the disk."""
+        self._disk.no_wait = not may_wait
         try:
-            return read()
+            return call(*args, **kwargs)
         finally:
             self._disk.no_wait = False
 
@@ -613,6 +606,10 @@ class PartitionLog:
         """Where the segment that holds `offset` ends: a read goes no further."""
         following = bisect_right(self.segment_offsets, offset)
         return self.segment_offsets[following] if following < len(self.segment_offsets) else self.log_end_offset
+
+    def may_have_aborted(self, offset: int) -> bool:
+        """Whether `aborted_transactions` from this offset on may find any; the disk is not asked."""
+        return any(not one.aborted.is_empty for one in self._segments[index_of(self._segments, offset) :])
 
     @on_disk
     def aborted_transactions(self, offset: int, up_to: int) -> list[AbortedRange]:

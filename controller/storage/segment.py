@@ -267,10 +267,10 @@ class Segment:
 
     # Appending
 
-    def append(self, data: Bytes, headers: Sequence[BatchHeader]) -> None:
-        """`data` is the batches whose headers these are, with their offsets. One write."""
+    def append(self, data: Bytes, headers: Sequence[BatchHeader], rest: Bytes = b"") -> None:
+        """`data`, and `rest` after it, is the batches whose headers these are, with their offsets. One write."""
         position = self.size_bytes
-        self.file.append(data)
+        self.file.append(data, rest)
         if position == 0:
             self.first_timestamp_ms = headers[0].max_timestamp_ms
         for header in headers:

@@ -84,14 +84,14 @@ class TieredLog(PartitionLog):
             return whole
         return min(whole_bytes(view[: max(self.tiers.ssd.free_bytes, 0)]), whole) or whole
 
-    def _append(self, data: Bytes, headers: list[BatchHeader], now_ms: int) -> bool:
+    def _append(self, data: Bytes, headers: list[BatchHeader], now_ms: int, rest: Bytes = b"") -> bool:
         if not self._appends_to_ssd:
-            return super()._append(data, headers, now_ms)
-        self.tiers.ssd.take(len(data))
+            return super()._append(data, headers, now_ms, rest)
+        self.tiers.ssd.take(len(data) + len(rest))
         try:
-            return super()._append(data, headers, now_ms)
+            return super()._append(data, headers, now_ms, rest)
         except NotCached:
-            self.tiers.ssd.used_bytes -= len(data)  # it comes again
+            self.tiers.ssd.used_bytes -= len(data) + len(rest)  # it comes again
             raise
 
     def place(self, *, is_leader: bool) -> None:

@@ -77,8 +77,8 @@ class HddFile:
         return self._file
 
     @_guarded
-    def append(self, data: Bytes) -> None:
-        self._file.append(data)
+    def append(self, data: Bytes, rest: Bytes = b"") -> None:
+        self._file.append(data, rest)
 
     @_guarded
     def read_at(self, position: int, length: int) -> bytes:

@@ -82,6 +82,8 @@ def encode_marker(producer_id: int, producer_epoch: int, marker: Marker, now_ms:
 
 def markers_in(data: Bytes, headers: Sequence[BatchHeader]) -> list[Marker | None]:
     """For each of the batches of `data` its marker, None for those that are none."""
+    if not any(header.is_control for header in headers):
+        return [None] * len(headers)
     found: list[Marker | None] = []
     position = 0
     with memoryview(data) as view:
@@ -129,6 +131,11 @@ class TransactionIndex:
             del data[sound:]
             self._data = data
         return self._data
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is known to have no entry."""
+        return self._data is not None and not self._data
 
     def __len__(self) -> int:
         return len(self._loaded()) // _ENTRY.size

@@ -57,7 +57,7 @@ class GrowingLog:
     def log_end_offset(self) -> int:
         return self.size_bytes
 
-    def without_waiting(self, call: Callable[[], Any]) -> Any:
+    def attempt(self, may_wait: bool, call: Callable[[], Any]) -> Any:
         return call()
 
     def append(self, count: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 from pathlib import Path
@@ -16,6 +17,7 @@ from controller.storage import (
     EpochEnd,
     InvalidBatch,
     InvalidTimestamp,
+    LogOffline,
     LogSettings,
     OffsetOutOfRange,
     OffsetsOutOfOrder,
@@ -50,17 +52,26 @@ def filled(count: int, settings: LogSettings = SMALL, clock: Clock | None = None
 # Appending
 
 
-def test_a_leader_writes_offset_and_epoch_into_a_bytearray_and_leaves_other_buffers_alone() -> None:
-    log = log_with()
-    theirs = batch(2)
-    log.append_as_leader(theirs, 0)
-    assert theirs == batch(2)
-    ours = bytearray(batch(3))
-    appended = log.append_as_leader(ours, 5)
-    header = headers_of(ours)[0]
-    assert (header.base_offset, header.leader_epoch) == (2, 5)
-    assert (appended.base_offset, appended.last_offset, log.log_end_offset) == (2, 4, 5)
-    assert log.read(2, 1000).read() == bytes(ours)
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@pytest.mark.parametrize("batches", [1, 3])
+@pytest.mark.parametrize("stamped", [False, True])
+def test_a_leader_gives_offsets_and_its_epoch_and_leaves_the_buffer_alone(
+    kind: type, batches: int, stamped: bool
+) -> None:
+    settings = LogSettings(log_append_time=stamped)
+    log = log_with(settings=settings)
+    log.append_as_leader(batch(2), 0)
+    theirs = kind(b"".join(batch(3, value=b"value %d" % number) for number in range(batches)))
+    before = bytes(theirs)
+    appended = log.append_as_leader(theirs, 5)
+    assert bytes(theirs) == before
+    assert (appended.base_offset, appended.last_offset, log.log_end_offset) == (2, 1 + 3 * batches, 2 + 3 * batches)
+    found = log.read(2, 10_000).read()
+    headers = headers_of(found)
+    assert [(one.base_offset, one.leader_epoch) for one in headers] == [(2 + 3 * at, 5) for at in range(batches)]
+    assert len(found) == len(before)
+    if not stamped:
+        assert [one.crc for one in headers] == [one.crc for one in headers_of(before)]
 
 
 def test_many_batches_are_one_append_and_one_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -78,12 +89,32 @@ def test_many_batches_are_one_append_and_one_write(monkeypatch: pytest.MonkeyPat
     assert writes == [len(batch(2) + batch(3) + batch(1))]
 
 
-def test_a_write_that_takes_only_a_part_is_gone_on_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("first", [10, 61, 100])
+def test_a_write_that_takes_only_a_part_is_gone_on_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, batches: int, first: int
+) -> None:
     log = PartitionLog(FileDisk(), str(tmp_path), LogSettings(), Clock())
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[: max(1, len(data) // 3)]))
-    log.append_as_leader(batch(20), 0)
-    assert headers_of(log.read(0, 10_000).read())[0].record_count == 20
+    monkeypatch.setattr(os, "writev", lambda fd, buffers: write(fd, b"".join(buffers)[:first]))
+    log.append_as_leader(batch(20) * batches, 0)
+    assert [one.record_count for one in headers_of(log.read(0, 10_000).read())] == [20] * batches
+
+
+def test_nothing_is_left_of_a_write_of_two_buffers_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(_fd: int, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    log = PartitionLog(FileDisk(), str(tmp_path), LogSettings(), Clock())
+    log.append_as_leader(batch(1), 0)
+    with monkeypatch.context() as patch:
+        write = os.write
+        patch.setattr(os, "writev", lambda fd, buffers: write(fd, b"".join(buffers)[:70]))
+        patch.setattr(os, "write", full)
+        with pytest.raises(LogOffline):
+            log.append_as_leader(batch(20), 0)
+    assert sum(one.stat().st_size for one in tmp_path.glob("*.log")) == len(batch(1))
 
 
 REFUSED = (

@@ -381,7 +381,7 @@ def test_rolls_flushes_and_removals_ask_the_ssd_first_where_the_caller_must_not_
     def carried_out(call: Callable[[], object]) -> None:
         for _ in range(3):
             try:
-                log.without_waiting(call)
+                log.attempt(False, call)
                 return
             except NotCached as missing:
                 asked.append(str(missing))

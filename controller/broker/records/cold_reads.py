@@ -100,6 +100,6 @@ def until_cached(
     """`until_done` for `read`, a call of the log, and `otherwise` (`read`, if not given), which waits."""
 
     def attempt(may_wait: bool) -> T:
-        return (otherwise or read)() if may_wait else log.without_waiting(read)
+        return (otherwise or read)() if may_wait else log.attempt(False, read)
 
     return until_done(attempt, ATTEMPTS + 3 * len(log.segment_offsets))

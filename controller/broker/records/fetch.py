@@ -154,12 +154,14 @@ class PartitionReader:
             up_to = ask.end(partition, log)
             if asked.fetch_offset == up_to == log.log_end_offset or self._holds_back(ask, partition):
                 log.health.check()
-                data = _data(ask, asked, partition, log, b"", NO_DIVERGENCE)
+                data = _data(ask, asked, partition, log, b"")
                 return LogReadResult(topic, data, 0, False, partition, log, partition.leader_epoch)
             read = log.read if may_wait else log.read_cached
             found = read(asked.fetch_offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
-            result = partial(_data, ask, asked, partition, log, found if found.length else b"", NO_DIVERGENCE)
-            data = log.without_waiting(result) if ask.committed_only and not may_wait else result()
+            aborted: tuple[AbortedTransaction, ...] = ()
+            if ask.committed_only and found.length and log.may_have_aborted(asked.fetch_offset):
+                aborted = log.attempt(may_wait, _aborted, log, asked, partition.last_stable_offset)
+            data = _data(ask, asked, partition, log, found if found.length else b"", aborted=aborted)
         except NotCached as cold:
             return cold
         except (ApiError, StorageError) as error:
@@ -247,7 +249,8 @@ def _data(
     partition: Partition,
     log: PartitionLog,
     found: FileRange | bytes,
-    divergence: EpochEndOffset,
+    divergence: EpochEndOffset = NO_DIVERGENCE,
+    aborted: tuple[AbortedTransaction, ...] = (),
 ) -> FetchPartitionData:
     stable = partition.last_stable_offset
     if found == b"" and divergence is NO_DIVERGENCE:
@@ -261,7 +264,7 @@ def _data(
         last_stable_offset=stable,
         log_start_offset=log.log_start_offset,
         diverging_epoch=divergence,
-        aborted_transactions=_aborted(log, asked, stable) if ask.committed_only else None,
+        aborted_transactions=aborted if ask.committed_only else None,
     )
 
 

@@ -463,8 +463,7 @@ class ProduceHandler:
         acks = request.acks
         try:
             partition, leading, log = self._admit(topic, one.index, acks)
-            append = partial(log.append_checked, one.checked, partition.leader_epoch, request.origin)
-            appended = append() if may_wait else log.without_waiting(append)
+            appended = log.attempt(may_wait, log.append_checked, one.checked, partition.leader_epoch, request.origin)
         except (ApiError, StorageError) as error:
             return _refused(one.index, error)
         except NotCached as missing:
