@@ -131,9 +131,10 @@ def stray_replicas(
             if unnamed or (key in going and broker not in going[key]):
                 found.append(partition)
         else:
-            # A complete request has an earlier leader epoch only of another topic of this name.
+            # A complete request has an earlier leader epoch only of another topic of this name; and the same one
+            # without this broker, unless its part in a reassignment is over.
             is_later = state.leader_epoch > partition.leader_epoch
-            is_earlier = state.leader_epoch < partition.leader_epoch and kept is not None and key in named
+            is_earlier = not is_later and kept is not None and key in named
             is_another = key in named and _differ(partition.topic_id, topic_ids.get(topic, NO_TOPIC_ID))
             if is_another or ((is_later or is_earlier) and broker not in state.replicas):
                 found.append(partition)

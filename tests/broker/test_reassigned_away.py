@@ -101,22 +101,33 @@ def test_s55_a_topic_of_the_same_name_takes_the_role_also_in_an_earlier_leader_e
     assert (broker.partition().role, broker.log().topic_id) == (Role.FOLLOWER, NEXT_TOPIC_ID)
 
 
+@pytest.mark.parametrize("leader_epoch", [0, 4])
 @pytest.mark.parametrize("is_complete", [True, False])
-def test_where_topics_have_no_ids_an_earlier_leader_epoch_shows_another_topic_if_all_are_named(
-    is_complete: bool,
+def test_where_topics_have_no_ids_an_epoch_that_is_no_later_shows_another_topic_if_all_are_named(
+    is_complete: bool, leader_epoch: int
 ) -> None:
+    """The same one: both topics were new (the swarm's seed 61577 with tiers)."""
     broker = Holder()
     broker.hear((1, 2), leader_epoch=4)
     assert broker.lead((1, 2), leader_epoch=4, topic_id=NO_TOPIC_ID) == [ErrorCode.NONE]
     broker.produce()
-    request = told(0, (2, 3))
+    request = told(leader_epoch, (2, 3))
     (topic,) = request.topic_states
     request = replace(request, topic_states=(replace(topic, topic_id=NO_TOPIC_ID),))
     broker.ask(ApiKey.UPDATE_METADATA, replace(request, broker_epoch=request.broker_epoch + 5 * is_complete))
     assert broker.partition().role is (Role.NONE if is_complete else Role.LEADER)
     if is_complete:
-        assert broker.lead((1, 2), leader=2, leader_epoch=1, topic_id=NO_TOPIC_ID) == [ErrorCode.NONE]
+        assert broker.lead((1, 2), leader=2, leader_epoch=leader_epoch + 1, topic_id=NO_TOPIC_ID) == [ErrorCode.NONE]
         assert (broker.partition().role, broker.log().log_end_offset) == (Role.FOLLOWER, 0)
+
+
+@pytest.mark.parametrize("replicas", [(1, 2), (2, 1, 3)])
+def test_a_complete_request_in_the_same_leader_epoch_that_names_it_changes_nothing(replicas: tuple[int, ...]) -> None:
+    broker = Holder()
+    broker.begin_leading((1, 2))
+    request = told(broker.partition().leader_epoch, replicas)
+    broker.ask(ApiKey.UPDATE_METADATA, replace(request, broker_epoch=request.broker_epoch + 5))
+    assert broker.partition().role is Role.LEADER
 
 
 def test_one_that_comes_back_takes_its_role_again() -> None:
