@@ -125,7 +125,7 @@ def _moved_up(happening: Happening, gone: int, brokers: int) -> Happening | None
         node = getattr(happening, name, None)
         if node == gone:
             return None
-        if node is not None:
+        if isinstance(node, int):  # otherwise a name, as of who leads a partition
             changes[name] = _number(node, gone)
     if isinstance(happening, CreateTopic):
         changes["replication_factor"] = min(happening.replication_factor, brokers)

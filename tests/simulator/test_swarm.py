@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ from controller.scenarios.faults import (
 )
 from controller.scenarios.files import plan_error
 from controller.scenarios.language import ClusterSpec, Outside, Plan
+from controller.simulator import shrinking
 from controller.simulator.columns import first_difference
 from controller.simulator.plan_generator import FAULTS as KINDS
 from controller.simulator.plan_generator import draw_plan
@@ -157,6 +160,15 @@ def test_shrinking_keeps_what_breaks_and_little_else(monkeypatch: pytest.MonkeyP
     assert again.invariant == "one-writer-an-epoch"
     assert least.cluster.brokers <= 3
     assert len(least.faults) <= 5
+
+
+def test_every_plan_can_be_made_smaller() -> None:
+    """Each kind of happening is known to each way of it, those on whoever leads a partition, too."""
+    ways = (partial(shrinking._without_pieces, size=4), shrinking._without_a_broker, shrinking._simpler)
+    for seed in range(100):
+        for plan in (draw_plan(seed), draw_plan(seed, tiers=True)):
+            smaller = [each for way in (*ways, shrinking._sooner) for each in islice(way(plan), 10)]
+            assert any(plan_error(each) is None for each in smaller), seed
 
 
 def small(*happenings: object, **changes: object) -> Plan:
