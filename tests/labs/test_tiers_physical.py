@@ -121,20 +121,22 @@ def test_a_run_on_devices_reads_where_the_architecture_says_and_leaves_nothing(a
     load = replace(physical_load(64), warm_s=2.0, measured_s=2.0)
     run = LabRun(next(each for each in ARCHITECTURES if each is architecture), Flush.Rate, Case.Both)
     least = 0.5 * load.traffic * load.measured_s / load.chunk
-    for _ in range(3):  # a machine that is busy with something else writes less in time
+    may_read_hdds = architecture is not ARCHITECTURES[5]
+    # On a machine that is busy with something else less is written in time, and the consumer with the longest lag falls
+    # behind what is on the SSD.
+    for _ in range(3):
         with Rig(load) as rig:
             found = rig.run(run, seed=1)
             assert left_behind(os.getpid()) != []
         assert left_behind(os.getpid()) == []
-        if len(found.writes) > least:
+        result = figures([found], load.chunk, load.measured_s)
+        if len(found.writes) > least and (may_read_hdds or not result["HDD share"]):
             break
-    result = figures([found], load.chunk, load.measured_s)
     assert len(found.writes) > least
     assert found.cold_reads
     assert found.real_time_reads
     assert result["SSD hit rate"] > 0
-    if architecture is ARCHITECTURES[5]:
-        assert result["HDD share"] == 0
+    assert may_read_hdds or result["HDD share"] == result["real-time HDD share"] == 0
 
 
 def test_a_flush_by_count_includes_what_is_in_the_segment_before(
