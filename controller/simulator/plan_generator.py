@@ -69,6 +69,7 @@ from controller.scenarios.faults import (
     Stop,
 )
 from controller.scenarios.language import PROTOCOL, UNCLEAN, ClusterSpec, Happening, Outside, Plan, PlanRecords
+from controller.scenarios.records.group_checks import FASTEST_CLOCK
 from controller.scenarios.records.workload import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from controller.simulator.randomness import Streams, times
 from controller.simulator.tiered_plans import with_slow_devices, with_tiers
@@ -135,7 +136,7 @@ FAULTS: Mapping[str, Draw] = {
         at_ms=at, node=d.node(), for_ms=d.lasting_ms(), a_change_ms=d.rng.choice((1.0, 10.0, 100.0))
     ),
     "drift": lambda d, at: Drift(
-        at_ms=at, node=d.node(), for_ms=d.lasting_ms() * 3, rate=round(d.rng.uniform(0.9, 1.1), 3)
+        at_ms=at, node=d.node(), for_ms=d.lasting_ms() * 3, rate=round(d.rng.uniform(0.9, FASTEST_CLOCK), 3)
     ),
     "step-wall": lambda d, at: StepWall(at_ms=at, node=d.node(), by_ms=d.rng.randint(-3_600_000, 3_600_000)),
     "cut-zookeeper": lambda d, at: CutZooKeeper(

@@ -124,7 +124,7 @@ def forgotten(group: GroupHistory, partitions: Partitions) -> Iterator[str]:
 
 KEPT_MS = 1_000.0
 FASTEST_CLOCK = 1.1
-"""The rate of a broker's clock that drifts, at most."""
+"""The rate of a broker's clock that drifts, at most, in the plans that the swarm draws."""
 FENCED = "FENCED_INSTANCE_ID"
 
 
