@@ -131,12 +131,12 @@ def stray_replicas(
             if unnamed or (key in going and broker not in going[key]):
                 found.append(partition)
         else:
-            # A complete request has an earlier leader epoch only of another topic of this name; and the same one
-            # without this broker, unless its part in a reassignment is over.
+            # In a complete request an earlier leader epoch is another topic's of this name. The same epoch without this
+            # broker is that, too, or its reassignment is complete.
             is_later = state.leader_epoch > partition.leader_epoch
-            is_earlier = not is_later and kept is not None and key in named
+            is_named_by_all = kept is not None and key in named
             is_another = key in named and _differ(partition.topic_id, topic_ids.get(topic, NO_TOPIC_ID))
-            if is_another or ((is_later or is_earlier) and broker not in state.replicas):
+            if is_another or ((is_later or is_named_by_all) and broker not in state.replicas):
                 found.append(partition)
     return found
 

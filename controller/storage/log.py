@@ -339,8 +339,8 @@ class PartitionLog:
                 must_flush = self.log_end_offset - self.recovery_point >= self.settings.flush_messages
                 return Appended(known.base_offset, known.last_offset, duplicate=True, must_flush=must_flush)
         keeps_time = not self.settings.log_append_time and headers[0].max_timestamp_ms == latest[0]
-        is_one = len(headers) == 1 and keeps_time and not headers[0].is_control  # as a rule: its header alone is copied
-        end = HEADER_BYTES if is_one else len(batches)
+        copies_header = len(headers) == 1 and keeps_time and not headers[0].is_control  # and no more, as a rule
+        end = HEADER_BYTES if copies_header else len(batches)
         data, rest = bytearray(batches[:end]), memoryview(batches)[end:]
         placed: list[BatchHeader] = []
         position, offset = 0, self.log_end_offset
