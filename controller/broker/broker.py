@@ -139,7 +139,7 @@ class DataPlane:
         self._trace = trace
         self._replicas = replicas
         self.logs = logs
-        self._report_failed_directory = directory_failed
+        self.report_directory = directory_failed
         self.partition_events = PartitionEvents(clock, settings.replica_lag_time_max_ms, live_followers(metadata))
         self.access = RecordAccess(replicas, metadata)
         self.follower_throttle = Quota(settings.broker_id, clock, *configs.throttle("follower"))
@@ -228,7 +228,7 @@ class DataPlane:
 
     def _take_offline(self, keys: Sequence[tuple[str, int]]) -> None:
         self._replicas.go_offline(keys)
-        self._report_failed_directory()
+        self.report_directory()
 
 
 _CLIENT_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -298,7 +298,7 @@ class Broker:
                 off_loop,
                 services.directory_failed if services is not None else lambda: None,
             )
-            self.data.moves.drive = self.data.produce.drive = self._drive
+            self.data.moves.drive = self.data.produce.drive = self.data.logs.drive = self._drive
             self.data.reading.ahead.drive = self.data.fetchers.drive = self._drive
         if services is not None:
             self.replicas.of_roles.append(services.roles_taken)
@@ -696,10 +696,7 @@ class Broker:
             go_on()
 
     def _comes_before_registration(
-        self,
-        handler: Callable[[RequestContext, Any], None],
-        exchange: RequestContext,
-        request: ControlRequest,
+        self, handler: Callable[[RequestContext, Any], None], exchange: RequestContext, request: ControlRequest
     ) -> bool:
         """Keeps until then what may be for the life before, whose registration lasts as long as its session: a broker
         that came back from a loss of power would lead on in an epoch whose records it has forgotten. Kafka's brokers

@@ -546,10 +546,7 @@ def _unknown_topic(name: str) -> ApiError:
 
 
 def _described(
-    resource: DescribeConfigsResource,
-    error: ErrorCode,
-    message: str | None,
-    configs: tuple[DescribedConfig, ...] = (),
+    resource: DescribeConfigsResource, error: ErrorCode, message: str | None, configs: tuple[DescribedConfig, ...] = ()
 ) -> DescribeConfigsResult:
     return DescribeConfigsResult(error, message, resource.resource_type, resource.resource_name, configs)
 

@@ -390,8 +390,7 @@ def _topics(
 def _fetch(request: FetchRequest, error: ErrorCode) -> FetchResponse:
     topics = tuple(
         FetchTopicData(
-            topic.topic,
-            tuple(FetchPartitionData(each.partition, error, NO_OFFSET, b"") for each in topic.partitions),
+            topic.topic, tuple(FetchPartitionData(each.partition, error, NO_OFFSET, b"") for each in topic.partitions)
         )
         for topic in request.topics
     )

@@ -160,11 +160,7 @@ def registration_data(settings: BrokerSettings, timestamp_ms: int) -> bytes:
     )
     with_features = control_versions(settings.inter_broker_protocol).feature_znode
     registration = BrokerRegistration(
-        settings.broker_id,
-        endpoints,
-        rack=settings.rack,
-        timestamp_ms=timestamp_ms,
-        version=5 if with_features else 4,
+        settings.broker_id, endpoints, rack=settings.rack, timestamp_ms=timestamp_ms, version=5 if with_features else 4
     )
     return encode_broker_registration(registration)
 

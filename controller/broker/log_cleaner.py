@@ -19,14 +19,7 @@ from typing import Any
 from controller.broker.log_manager import LogManager
 from controller.broker.request_context import Drive, Job, Steps, finish
 from controller.clock import Clock, Timer
-from controller.storage import (
-    DeviceUnavailable,
-    LogDirectory,
-    LogOffline,
-    OutOfResources,
-    PartitionLog,
-    TopicPartition,
-)
+from controller.storage import DeviceUnavailable, LogDirectory, LogOffline, OutOfResources, PartitionLog, TopicPartition
 from controller.storage.compaction import CleanerLimits, Cleaning, Work, first_timestamps_ms
 from controller.storage.compaction_rules import (
     NEVER_CLEANED,

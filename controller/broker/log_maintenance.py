@@ -38,12 +38,15 @@ NEVER_MS = 1 << 44
 PURGED_AT_ONCE = 20
 """Partitions whose files are deleted before requests have their turn again."""
 PURGE_AGAIN_MS = 5.0
+ASK_AGAIN_MS = 5_000.0
+"""From the time on when a device had no answer, or refused the question."""
 
 
 class LogMaintenance:
     """Runs log maintenance. `start` may be called on any thread; all tasks run in the clock's callbacks, on the
     broker's thread. `on_all_offline` is called once, when no directory is left: such a broker can't do anything, and
-    Kafka's ends, too. `on_deleted` is called when retention has deleted something: log start offsets have changed."""
+    Kafka's ends, too. `on_deleted` is called when retention has deleted something: log start offsets have changed.
+    `on_answer` is called when a device answers again for want of whose answer partitions were refused."""
 
     def __init__(
         self,
@@ -54,12 +57,15 @@ class LogMaintenance:
         trace: Trace,
         on_all_offline: Callable[[], None] = lambda: None,
         on_deleted: Callable[[], None] = lambda: None,
+        on_answer: Callable[[], None] = lambda: None,
         drive: Drive = finish,
     ) -> None:
         self._drive = drive
         self._busy: set[tuple[str, str]] = set()
         self._on_all_offline = on_all_offline
         self._on_deleted = on_deleted
+        self._on_answer = on_answer
+        logs.of_silences.append(self._begin_to_ask)
         self._logs = logs
         self._replicas = replicas
         self._clock = clock
@@ -189,6 +195,24 @@ class LogMaintenance:
         purged = yield Job(call, directory.device, order=directory.path, limit_ms=CHANGE_LIMIT_MS, what=what)
         if directory.purged(purged) == PURGED_AT_ONCE:
             self._clock.call_later(PURGE_AGAIN_MS, partial(self._begin_purge, directory))
+
+    def _begin_to_ask(self, directory: LogDirectory) -> None:
+        if not self._closed:
+            self._begin("ask", directory, self._ask(directory))
+
+    def _ask(self, directory: LogDirectory) -> Steps:
+        """Whether its device answers, behind what it is still at; until it does."""
+        what = f"a look whether {directory.path} answers"
+        try:
+            yield Job(directory.ask, directory.device, order=directory.path, limit_ms=CHANGE_LIMIT_MS, what=what)
+            is_over = directory.finish_late()
+        except DeviceUnavailable:
+            is_over = False
+        if is_over:
+            self._note("info", f"log directory {directory.path} answers again")
+            self._on_answer()
+        else:
+            self._clock.call_later(ASK_AGAIN_MS, partial(self._begin_to_ask, directory))
 
     def _write_high_watermarks(self, directory: LogDirectory, soon: bool = False) -> None:
         """Write the high watermarks. A log whose partition was not named in this incarnation keeps its old entry."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from controller.broker.records.cold_reads import until_cached
-from controller.broker.request_context import Job, Steps, Yielded
+from controller.broker.request_context import Drive, Job, Steps, Yielded, finish, together
 from controller.storage import (
     NO_TOPIC_ID,
     DeviceUnavailable,
@@ -26,8 +26,7 @@ from controller.storage import (
     TopicPartition,
 )
 from controller.storage.checkpoints import decode_offsets
-from controller.storage.devices import CHANGE_LIMIT_MS
-from controller.storage.directory import MADE, MOVES, partition_of
+from controller.storage.directory import MADE, MOVES, LogsChange, partition_of
 from controller.storage.errors import CorruptLog
 from controller.storage.producer_states import ProducersOfBroker, ProducerStates
 from controller.storage.settings import INT_MAX
@@ -65,6 +64,9 @@ class LogManager:
         self.directories: tuple[LogDirectory, ...] = ()
         self.producers = ProducersOfBroker(producer_ids_max, self._producer_states)
         self.of_failures: list[Callable[[LogDirectory, Exception], None]] = []
+        self.of_silences: list[Callable[[LogDirectory], None]] = []
+        """Called when partitions were refused since the directory's device had no answer in time."""
+        self.drive: Drive = finish
         self.preferred: dict[TopicPartition, str] = {}
         """Where logs that are not made yet are to lie, as AlterReplicaLogDirs asked for."""
         self._not_made: dict[TopicPartition, LogOffline | OutOfResources | DeviceUnavailable] = {}
@@ -206,61 +208,87 @@ class LogManager:
         directory = self.directory_of(topic, index)
         return None if directory is None else directory.logs[topic, index]
 
-    def make_missing(self, wanted: Sequence[tuple[TopicPartition, bytes, bool]]) -> Steps:
-        """Makes the files of logs that are nowhere yet, many at once and in jobs; `get_or_create` finds them then.
-        `wanted`: partition, topic id, whether it is new to the cluster. For what could not be made, `get_or_create`
-        raises the error once: the partition must not come to lie in a second directory."""
-        self._not_made.clear()
-        to_make: dict[int, dict[TopicPartition, bytes]] = {}
-        online = [index for index, one in enumerate(self.directories) if one in self._homes()]
-        all_online = self._all_online
+    def to_make(
+        self, wanted: Sequence[tuple[TopicPartition, bytes, bool]]
+    ) -> dict[LogDirectory, dict[TopicPartition, bytes]]:
+        """Of these partitions (with the topic id, and whether it is new to the cluster) those that have no log yet and
+        may have one, by the directory where it is to be made."""
+        found: dict[LogDirectory, dict[TopicPartition, bytes]] = {}
+        all_online, homes = self._all_online, self._homes()
         for key, topic_id, is_new in wanted:
-            if self.directory_of(*key) is None and online and (all_online or is_new) and not self._is_unopened(key):
-                fewest = min(online, key=lambda index: len(self.directories[index].logs) + len(to_make.get(index, ())))
-                path = self.preferred.pop(key, None)
-                least = next((one for one in online if self.directories[one].path == path), fewest)
-                to_make.setdefault(least, {})[key] = topic_id
-        for index, those in to_make.items():
-            directory = self.directories[index]  # its path is the order: two jobs never make the same files at once
-            try:
-                if not all_online:
-                    directory.note_made(those.keys())
-            except (LogOffline, OutOfResources) as error:
-                self._not_made.update(dict.fromkeys(those, error))
-                continue
-            call, what = directory.making(those), f"files of {len(those)} partitions in {directory.path}"
-            try:
-                made = yield Job(call, directory.device, order=directory.path, limit_ms=CHANGE_LIMIT_MS, what=what)
-            except DeviceUnavailable as error:
-                self._not_made.update(dict.fromkeys(those, error))
-                continue
-            try:
-                directory.adopt(made)
-            except (LogOffline, OutOfResources) as error:
-                self._not_made.update(dict.fromkeys(those.keys() - made.logs.keys(), error))
+            if self.directory_of(*key) is None and homes and (all_online or is_new) and self._why_unopened(key) is None:
+                found.setdefault(self._home_for(key, homes, found), {})[key] = topic_id
+        return found
 
-    def _is_unopened(self, key: TopicPartition) -> bool:
-        return any(key in one.unopened for one in self.directories)
+    def make(
+        self,
+        logs: Mapping[LogDirectory, Mapping[TopicPartition, bytes]],
+        made: Callable[[Collection[TopicPartition]], None],
+    ) -> Steps:
+        """Makes the files of new logs, by a job for each directory; `get_or_create` finds them then. `made` is called
+        with those of a directory as soon as they are there, or can't be made: then `get_or_create` raises the error
+        once, since the partition must not come to lie in a second directory."""
+        self._not_made.clear()
+        yield from together([self._make(one, those, made) for one, those in logs.items()], self.drive)
+
+    def _make(
+        self,
+        directory: LogDirectory,
+        those: Mapping[TopicPartition, bytes],
+        made: Callable[[Collection[TopicPartition]], None],
+    ) -> Steps:
+        try:
+            if not self._all_online:
+                directory.note_made(those.keys())
+            yield from self._change(directory, directory.making(those))
+        except (LogOffline, OutOfResources, DeviceUnavailable) as error:
+            self._not_made.update(dict.fromkeys(those.keys() - directory.logs.keys(), error))
+        made(those.keys())
+
+    def _change(self, directory: LogDirectory, change: LogsChange) -> Steps:
+        """Raises LogOffline, OutOfResources, DeviceUnavailable."""
+        try:
+            yield Job(change, directory.device, order=directory.path, what=change.what)
+        except DeviceUnavailable as error:
+            directory.unanswered(change, error)
+            for heard in self.of_silences:
+                heard(directory)
+            raise
+        change.finish()
+
+    def _home_for(
+        self,
+        key: TopicPartition,
+        homes: Sequence[LogDirectory],
+        planned: Mapping[LogDirectory, Collection[TopicPartition]],
+    ) -> LogDirectory:
+        """Where the log is to be made: as was asked for, or, of those whose devices answer, where the fewest are, as
+        Kafka's broker does."""
+        path = self.preferred.pop(key, None)
+        fewest = min(homes, key=lambda one: (bool(one.late), len(one.logs) + len(planned.get(one, ()))))
+        return next((one for one in homes if one.path == path), fewest)
+
+    def _why_unopened(self, key: TopicPartition) -> LogOffline | DeviceUnavailable | None:
+        for one in self.directories:
+            if (cause := one.unopened.get(key)) is not None:
+                return cause if isinstance(cause, DeviceUnavailable) else LogOffline(one.path, cause)
+        return None
 
     def get_or_create(self, key: TopicPartition, topic_id: bytes = NO_TOPIC_ID, *, is_new: bool = True) -> PartitionLog:
-        """LogOffline: it lies in a directory that is offline, or all of them are. A new one goes to the directory that
-        has the fewest, as Kafka's do. One that is not new to the cluster may lie in any directory that is offline, and
-        then none is made."""
+        """LogOffline: it lies in a directory that is offline, or all of them are. One that is not new to the cluster
+        may lie in any directory that is offline, and then none is made. DeviceUnavailable: see `make`."""
         not_made = self._not_made.pop(key, None)
         if not_made is not None:
             raise not_made
         directory = self.directory_of(*key)
         if directory is None:
-            for one in self.directories:
-                if key in one.unopened:
-                    raise LogOffline(one.path, one.unopened[key])
+            if (why := self._why_unopened(key)) is not None:
+                raise why
             homes = self._homes()
             if not homes or not is_new:
                 for one in self.directories:
                     one.health.check()
-            path = self.preferred.pop(key, None)
-            fewest = min(homes, key=lambda one: len(one.logs))
-            directory = next((one for one in homes if one.path == path), fewest)
+            directory = self._home_for(key, homes, {})
             if not self._all_online:
                 directory.note_made((key,))
         log = directory.create(key, topic_id)
@@ -269,35 +297,29 @@ class LogManager:
 
     def delete_all(self, keys: Sequence[TopicPartition]) -> Generator[Yielded, Any, dict[TopicPartition, StorageError]]:
         """Those that are nowhere are passed over. Returns those that are not deleted, with the reason."""
-        by_directory: dict[int, list[TopicPartition]] = {}
-        for key in keys:
-            for index, directory in enumerate(self.directories):
-                if key in directory.logs:
-                    by_directory.setdefault(index, []).append(key)
-                    break
+        by_directory: dict[LogDirectory, list[TopicPartition]] = {}
         failed: dict[TopicPartition, StorageError] = {}
-        for index, those in by_directory.items():
-            directory = self.directories[index]
-            try:
-                yield from self._delete(directory, those)
-            except (LogOffline, OutOfResources, DeviceUnavailable) as error:
-                offline = isinstance(error, LogOffline)
-                failed.update({key: error for key in those if offline or key in directory.logs})
-                failed.update({key: LogOffline(directory.path, error) for key in those if key in directory.unopened})
+        for key in keys:
+            if (directory := self.directory_of(*key)) is not None:
+                by_directory.setdefault(directory, []).append(key)
+            elif isinstance(why := self._why_unopened(key), DeviceUnavailable):
+                failed[key] = why
+        yield from together([self._delete(one, those, failed) for one, those in by_directory.items()], self.drive)
         return failed
 
-    def _delete(self, directory: LogDirectory, those: Sequence[TopicPartition]) -> Steps:
-        for key in those:
-            if (log := directory.logs.get(key)) is not None:
-                yield from until_cached(log, log.settle)
-        directory.health.check()
-        retiring = directory.retiring([key for key in those if key in directory.logs])
+    def _delete(
+        self, directory: LogDirectory, those: Sequence[TopicPartition], failed: dict[TopicPartition, StorageError]
+    ) -> Steps:
         try:
-            yield Job(retiring, directory.device, order=directory.path, what=retiring.what)
-        except DeviceUnavailable as error:
-            directory.not_retired(retiring, error)
-            raise
-        directory.retired(retiring)
+            for key in those:
+                if (log := directory.logs.get(key)) is not None:
+                    yield from until_cached(log, log.settle)
+            directory.health.check()
+            yield from self._change(directory, directory.retiring([key for key in those if key in directory.logs]))
+        except (LogOffline, OutOfResources, DeviceUnavailable) as error:
+            offline = isinstance(error, LogOffline)
+            left = directory.logs.keys() | directory.unopened.keys()
+            failed.update({key: error for key in those if offline or key in left})
 
     def set_aside(self, topic: str, index: int) -> None:
         """Remove the partition but keep its files, under another name; no-op if it is in no directory. Raises

@@ -90,10 +90,7 @@ class LogMoves:
     # -- the request
 
     def handle(
-        self,
-        request: AlterReplicaLogDirsRequest,
-        _version: int,
-        answer: Callable[[AlterReplicaLogDirsResponse], None],
+        self, request: AlterReplicaLogDirsRequest, _version: int, answer: Callable[[AlterReplicaLogDirsResponse], None]
     ) -> Steps:
         results: dict[str, list[AlteredReplicaLogDir]] = {}
         asked = (

@@ -278,10 +278,7 @@ class MetadataWait:
     """`on_error` is called if an answer could not be made; the others are still made."""
 
     def __init__(
-        self,
-        metadata: MetadataCache,
-        clock: Clock,
-        on_error: Callable[[DelayedOperation, Exception], None],
+        self, metadata: MetadataCache, clock: Clock, on_error: Callable[[DelayedOperation, Exception], None]
     ) -> None:
         self._metadata = metadata
         self._clock = clock

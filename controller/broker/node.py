@@ -169,15 +169,9 @@ class Node:
         self.tiers: TierMaintenance | None = None
         if (data := self.broker.data) is not None:
             self.tiers = TierMaintenance(settings.tiers, data.logs, clock, trace, drive)
+            heard = (on_all_offline, data.logs_changed, data.report_directory)
             self.log_maintenance = LogMaintenance(
-                settings,
-                data.logs,
-                self.broker.replicas,
-                clock,
-                trace,
-                on_all_offline,
-                data.logs_changed,
-                self.broker.drive,
+                settings, data.logs, self.broker.replicas, clock, trace, *heard, self.broker.drive
             )
 
     def _made_controller(self, channels: Callable[[], Channels], rng: RandomSource) -> Controller:

@@ -262,51 +262,69 @@ class ReplicaManager:
             )
             return api_error_of
         topics = topics_named_in(request)
-        errors: list[list[LeaderAndIsrPartitionError]] = [[] for _ in topics]
-        unheard: list[Partition] = []
-        rows = [(place, topic, state) for place, topic in enumerate(topics) for state in topic.partition_states]
-        for first in range(0, max(len(rows), 1), SLICE):
-            if first:
-                yield None
-            some = rows[first : first + SLICE]
-            if first and refused():
-                return None
-            yield from self._make_logs([(topic, state) for _, topic, state in some])
-            if refused():
-                return None
+        rows = [(topic, state) for topic in topics for state in topic.partition_states]
+        errors = [ErrorCode.NONE] * len(rows)
+        unheard: set[tuple[str, int]] = set()
+        is_refused = False
+
+        def apply(places: Sequence[int]) -> None:
+            nonlocal is_refused
+            is_refused = is_refused or refused()  # answers the request, once
             taken: list[Partition] = []
             failed: list[Partition] = []
-            for place, topic, state in some:
-                error = self._applied(request, topic, state, taken, failed)
-                errors[place].append(LeaderAndIsrPartitionError(state.partition_index, error))
+            for place in () if is_refused else places:
+                errors[place] = self._applied(request, *rows[place], taken, failed)
             unnotified = self._notify(self.of_roles, taken)
             for partition in unnotified:
                 # The leader epoch before the one that was taken: the same request again is news.
                 self._fall_back(partition, partition.leader_epoch - 1)
-            unheard += unnotified
+            unheard.update(partition.key for partition in unnotified)
             self._notify(self.of_stops, failed + unnotified)
+
+        for first in range(0, max(len(rows), 1), SLICE):
+            if first:
+                yield None
+            yield from self._after_logs(rows, range(first, min(first + SLICE, len(rows))), apply)
+            if is_refused:
+                return None
+        codes = iter(errors)
         answers = [
-            LeaderAndIsrTopicError(tuple(those), topic.topic_name, topic.topic_id)
-            for topic, those in zip(topics, errors, strict=True)
+            LeaderAndIsrTopicError(
+                tuple(LeaderAndIsrPartitionError(one.partition_index, next(codes)) for one in topic.partition_states),
+                topic.topic_name,
+                topic.topic_id,
+            )
+            for topic in topics
         ]
         if unheard:
-            answers = failed_in(answers, {partition.key for partition in unheard})
+            answers = failed_in(answers, unheard)
         return LeaderAndIsrResponse(ErrorCode.NONE, tuple(answers))
 
-    def _make_logs(self, some: Sequence[tuple[LeaderAndIsrTopicState, LeaderAndIsrPartitionState]]) -> Steps:
-        """Of those that are new here. What else `_apply` asks of a partition, it asks again."""
+    def _after_logs(
+        self,
+        rows: Sequence[tuple[LeaderAndIsrTopicState, LeaderAndIsrPartitionState]],
+        places: Sequence[int],
+        apply: Callable[[Sequence[int]], None],
+    ) -> Steps:
+        """Apply the rows at these places; those of new logs once a directory has the files, all others before. What
+        else `_apply` asks of a partition, it asks again."""
         if self._logs is None:
+            apply(places)
             return
-        wanted = [
-            ((topic.topic_name, state.partition_index), topic.topic_id, state.is_new)
-            for topic, state in some
-            if (topic.topic_name, state.partition_index) not in self._partitions
-            and state.partition_index >= 0
-            and self._broker_id in state.replicas
-            and not name_fault(topic.topic_name)
-        ]
-        if wanted:
-            yield from self._logs.make_missing(wanted)
+        places_of: dict[tuple[str, int], list[int]] = {}
+        wanted: list[tuple[tuple[str, int], bytes, bool]] = []
+        for place in places:
+            topic, state = rows[place]
+            key = (topic.topic_name, state.partition_index)
+            known = self._partitions.get(key)
+            has_none = known is None or (known.log is None and not known.offline)
+            if has_none and key[1] >= 0 and self._broker_id in state.replicas and not name_fault(key[0]):
+                places_of.setdefault(key, []).append(place)
+                wanted.append((key, topic.topic_id, state.is_new))
+        to_make = self._logs.to_make(wanted)
+        waiting = {place for keys in to_make.values() for key in keys for place in places_of[key]}
+        apply([place for place in places if place not in waiting])
+        yield from self._logs.make(to_make, lambda keys: apply([place for key in keys for place in places_of[key]]))
 
     def _applied(
         self,
@@ -492,7 +510,7 @@ class ReplicaManager:
                 found[key] = ErrorCode.KAFKA_STORAGE_ERROR
                 if partition is not None and isinstance(error, LogOffline):
                     partition.go_offline()  # its directory has removed it already, and reports the others alone
-            elif partition is not None:
+            if partition is not None and not partition.offline and (self._logs is None or self._logs.get(*key) is None):
                 partition.log = None
                 del self._partitions[key]
         self._notify(self.of_stops, stopped)

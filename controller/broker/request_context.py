@@ -151,6 +151,27 @@ def resumed(steps: Steps, job: Job) -> Yielded:
     return steps.send(result)
 
 
+def together(several: Sequence[Steps], drive: Drive) -> Steps:
+    """Run all of them at the same time. Ends when each has ended, and raises what the first that failed raised."""
+    gate = Gate(0)
+    errors: list[Exception] = []
+    for steps in several:
+        drive(_leaving(gate, steps, errors))
+    for _ in several:
+        yield gate
+    if errors:
+        raise errors[0]
+
+
+def _leaving(gate: Gate, steps: Steps, errors: list[Exception]) -> Steps:
+    try:
+        yield from steps
+    except Exception as error:  # noqa: BLE001 - raised by `together`
+        errors.append(error)
+    finally:
+        gate.leave()
+
+
 class SerialSteps:
     """Runs steps one after the other, in the order in which they were added."""
 

@@ -222,11 +222,7 @@ _SETTINGS: Mapping[str, Setting] = {
     "broker.rack": ("rack", None, filled),
     "listeners": ("listeners", "PLAINTEXT://:9092", listeners),
     "advertised.listeners": ("advertised", None, listeners),
-    "listener.security.protocol.map": (
-        "protocols",
-        ",".join(f"{name}:{name}" for name in KNOWN_PROTOCOLS),
-        name_map,
-    ),
+    "listener.security.protocol.map": ("protocols", ",".join(f"{name}:{name}" for name in KNOWN_PROTOCOLS), name_map),
     "inter.broker.listener.name": ("inter_broker_listener", None, filled),
     "security.inter.broker.protocol": ("inter_broker_security", "", text),
     "control.plane.listener.name": ("control_plane_listener", "", text),

@@ -261,14 +261,7 @@ class RealGroup:
         for number in sorted(set(range(MEMBERS_MAX)) - set(self.live)):
             if f"transformer-{number}" in known:
                 self.setup.end_open(f"transformer-{number}")
-        asker: Any = Consumer(
-            {
-                **self._common,
-                **self._connect,
-                "group.id": GROUP,
-                "isolation.level": "read_committed",
-            }
-        )
+        asker: Any = Consumer({**self._common, **self._connect, "group.id": GROUP, "isolation.level": "read_committed"})
         try:
             found = asker.committed([TopicPartition(*one) for one in self._partitions], ASK_OFFSETS_S)
         finally:

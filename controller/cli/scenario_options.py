@@ -19,8 +19,7 @@ def add_scenario_options(
 ) -> None:
     """`others` are names that the command takes besides the built-in scenarios, `files` what it reads."""
     parser.add_argument(
-        "scenario",
-        help=f"one of {', '.join([*built_in(), *others])} (see `camerlengo list`), or {files}",
+        "scenario", help=f"one of {', '.join([*built_in(), *others])} (see `camerlengo list`), or {files}"
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="set a parameter of the scenario"

@@ -19,14 +19,7 @@ from controller.cli import simulate_plan, values
 from controller.cli.gc_tuning import seldom_collected
 from controller.cli.main import COULD_NOT_RUN, UsageError
 from controller.cli.requirements import TRACES, Need
-from controller.cli.scenario_options import (
-    HELD,
-    UNKNOWN,
-    VIOLATED,
-    add_scenario_options,
-    chosen_scenario,
-    exit_status,
-)
+from controller.cli.scenario_options import HELD, UNKNOWN, VIOLATED, add_scenario_options, chosen_scenario, exit_status
 from controller.cli.terminal import ProgressBar, show
 from controller.cli.workers import each_seed
 from controller.report.files import PAGE, write_report

@@ -99,12 +99,7 @@ def expand_assignment(
     first_replicas = existing[0]
     start = next((index for index, (broker, _) in enumerate(brokers) if broker >= first_replicas[0]), 0)
     return assign_replicas(
-        brokers,
-        total - len(existing),
-        len(first_replicas),
-        start_index=start,
-        start_partition=len(existing),
-        rng=rng,
+        brokers, total - len(existing), len(first_replicas), start_index=start, start_partition=len(existing), rng=rng
     )
 
 

@@ -483,13 +483,7 @@ class LoopScheduler:
         lane = job.lane
         if isinstance(lane, Device):
             self._devices.submit(
-                lane,
-                job.call,
-                resume,
-                order=job.order,
-                size_bytes=job.size_bytes,
-                limit_ms=job.limit_ms,
-                what=job.what,
+                lane, job.call, resume, order=job.order, size_bytes=job.size_bytes, limit_ms=job.limit_ms, what=job.what
             )
             return
         pool = self._pools.get(lane)

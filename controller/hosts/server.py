@@ -100,11 +100,7 @@ class ServerConnection:
     )
 
     def __init__(
-        self,
-        server: SocketServer,
-        sock: socket.socket | EncryptedSocket,
-        client: Requester,
-        request_bytes_max: int,
+        self, server: SocketServer, sock: socket.socket | EncryptedSocket, client: Requester, request_bytes_max: int
     ) -> None:
         self._server = server
         self._socket: Any = sock

@@ -494,14 +494,28 @@ def _is_in(path: str, directories: tuple[str, ...]) -> bool:
     return any((path + "/").startswith(directory + "/") for directory in directories)
 
 
+class SlowedDevice:
+    """A device whose jobs take time. `waiting` has what ends each job before its time: `end` calls it once the device
+    is slow no more."""
+
+    def __init__(self, queue: DeviceQueue) -> None:
+        self.queue = queue
+        self.waiting: dict[Callable[[], None], None] = {}
+
+    def end(self) -> None:
+        waiting, self.waiting = self.waiting, {}
+        for end in waiting:
+            end()
+
+
 class SimulatedDisk(MemoryDisk):
     """`a_change_ms`: the duration of each change; `waits` is called with that time, after which the caller goes on.
-    `devices`: by log directory, the device that it lies on alone, whose jobs take time; others take none."""
+    `devices`: by log directory, the device that it lies on alone, while it is slow; the jobs of others take no time."""
 
     def __init__(self) -> None:
         super().__init__()
         self.a_change_ms = 0.0
-        self.devices: dict[str, DeviceQueue] = {}
+        self.devices: dict[str, SlowedDevice] = {}
         self.waits: Callable[[float], None] = _ignore_wait
         self._broken_directories: tuple[str, ...] = ()
         self._broken_for_good: tuple[str, ...] = ()
@@ -544,7 +558,8 @@ class SimulatedDisk(MemoryDisk):
     def repair(self) -> None:
         self.fail_after = None
         self.a_change_ms = 0.0
-        self.devices.clear()
+        for path in list(self.devices):
+            self.devices.pop(path).end()
         self._broken_directories = self._broken_for_good
         self._unreadable = tuple(one for one in self._unreadable if one in self._broken_for_good)
 

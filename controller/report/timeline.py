@@ -416,11 +416,7 @@ def _finished_lane(name: str, lane: _Lane, end_ms: float) -> Lane:
 
 
 def _finished_session(
-    number: int,
-    session: _Session,
-    life: tuple[LifeSpan, ...],
-    next_start_ms: Callable[[float], float],
-    end_ms: float,
+    number: int, session: _Session, life: tuple[LifeSpan, ...], next_start_ms: Callable[[float], float], end_ms: float
 ) -> SessionSpan:
     ends = [at_ms for at_ms in (session.gone_ms, session.reported_ms) if at_ms is not None]
     # A new session of the same broker ends this one, if no other event reported the end.

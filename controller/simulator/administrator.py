@@ -98,11 +98,7 @@ class Administrator:
     """`brokers`: where each is reached."""
 
     def __init__(
-        self,
-        connect: Callable[[Address], BrokerConnection],
-        clock: Clock,
-        rng: Random,
-        brokers: Mapping[int, Address],
+        self, connect: Callable[[Address], BrokerConnection], clock: Clock, rng: Random, brokers: Mapping[int, Address]
     ) -> None:
         self._connect = connect
         self._clock = clock

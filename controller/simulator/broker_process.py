@@ -110,8 +110,9 @@ def _carry_out(job: Job) -> None:
 
 
 class DeviceSteps:
-    """Runs steps in virtual time: a job of a device takes as long as the device's queue says, and has no answer after
-    `limit_ms`. One that begins later than that is not carried out; else it happens, as a whole, when it ends."""
+    """Runs steps in virtual time: a job of a device takes as long as the device's queue says, or until the device is
+    slow no more, and has no answer after `limit_ms`. One that begins later than that is not carried out; else it
+    happens, as a whole, when it ends."""
 
     def __init__(self, disk: SimulatedDisk, clock: Clock, now_ms: Callable[[], float], limit_ms: float) -> None:
         self._disk = disk
@@ -146,23 +147,40 @@ class DeviceSteps:
             ended()
 
     def _takes_time(self, job: Job, steps: Steps, ended: Callable[[], None]) -> bool:
-        queue = self._disk.devices.get(job.lane.name) if isinstance(job.lane, Device) else None
-        if queue is None:
+        device = self._disk.devices.get(job.lane.name) if isinstance(job.lane, Device) else None
+        if device is None:
             return False
-        now_ms = self._now_ms()
+        now_ms, queue = self._now_ms(), device.queue
         before_s = queue.busy_s
         done_ms = queue.submit(now_ms / 1_000.0, object(), max(job.size_bytes, PAGE_BYTES)) * 1_000.0
         begun_ms = done_ms - (queue.busy_s - before_s) * 1_000.0
         limit_ms = self._limit_ms if job.limit_ms is None else job.limit_ms
-        in_time = done_ms - now_ms <= limit_ms
-        if in_time:
-            self._clock.call_later(done_ms - now_ms, lambda: self._go_on(steps, ended, partial(resumed, steps, job)))
-            return True
-        why = f"{job.what}: no answer from the device in {limit_ms / 1_000.0:.1f} s"
-        silent = DeviceUnavailable(queue.name, why)
-        self._clock.call_later(limit_ms, lambda: self._go_on(steps, ended, partial(steps.throw, silent)))
-        if begun_ms - now_ms < limit_ms:
-            self._clock.call_later(done_ms - now_ms, partial(_carry_out, job))
+        is_over = is_late = False
+
+        def end() -> None:
+            nonlocal is_over
+            device.waiting.pop(end_early, None)
+            if not is_over:
+                is_over = True
+                if is_late:
+                    _carry_out(job)
+                else:
+                    self._go_on(steps, ended, partial(resumed, steps, job))
+
+        def expire() -> None:
+            nonlocal is_over, is_late
+            if not is_over:
+                is_late, is_over = True, begun_ms - now_ms >= limit_ms
+                why = f"{job.what}: no answer from the device in {limit_ms / 1_000.0:.1f} s"
+                self._go_on(steps, ended, partial(steps.throw, DeviceUnavailable(queue.name, why)))
+
+        def end_early() -> None:
+            self._clock.call_later(0.0, end)
+
+        device.waiting[end_early] = None
+        self._clock.call_later(done_ms - now_ms, end)
+        if done_ms - now_ms > limit_ms:
+            self._clock.call_later(limit_ms, expire)
         return True
 
 

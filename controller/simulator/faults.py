@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from controller.clock import Coro, Future, spawn
 from controller.core.leadership import epoch_in
+from controller.machine.disk import SlowedDevice
 from controller.machine.process import ProcessState
 from controller.scenarios.faults import (
     SIMULATED,
@@ -323,10 +324,15 @@ class Faults:
         if disk is None:
             return None
         model = DeviceModel(fault.bytes_per_s, seeks_s=((2, fault.a_seek_ms / 1_000.0),))
-        disk.devices[fault.directory] = DeviceQueue(fault.directory, model)
+        before = disk.devices.get(fault.directory)
+        device = disk.devices[fault.directory] = SlowedDevice(DeviceQueue(fault.directory, model))
+        if before is not None:
+            before.end()
 
         def end() -> None:
-            disk.devices.pop(fault.directory, None)
+            if disk.devices.get(fault.directory) is device:
+                del disk.devices[fault.directory]
+                device.end()
 
         return end
 

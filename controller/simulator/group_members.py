@@ -57,12 +57,7 @@ from controller.simulator.consumer import REQUEST_TIMEOUT_MS, SimulatedConsumer,
 from controller.simulator.network import Address
 from controller.simulator.randomness import Streams
 from controller.simulator.routes import BACKOFF_MS, Connect, CoordinatorLink, Pipeline, Routes, keep_going
-from controller.simulator.transactional_client import (
-    FencedByCluster,
-    Stages,
-    TransactionalProducer,
-    TransactionFailed,
-)
+from controller.simulator.transactional_client import FencedByCluster, Stages, TransactionalProducer, TransactionFailed
 from controller.simulator.transformer import Transformer, TransformSetup
 
 COMMIT_EACH_MS = 250.0
@@ -271,12 +266,7 @@ class _Life:
             return False
         places = tuple(member.partitions.index(name) for name in assigned_partitions(joined([answer.assignment])))
         self.assignment = member.log.assigned(
-            member.number,
-            self._id,
-            self._generation,
-            places,
-            self.clock.now_ms(),
-            static=self._instance is not None,
+            member.number, self._id, self._generation, places, self.clock.now_ms(), static=self._instance is not None
         )
         await self._resume(places)
         return True
@@ -317,11 +307,7 @@ class _Life:
         transactions = None if self._transformer is None else self._transformer.producer.transactions
         self._taken = 0
         self._consumer = SimulatedConsumer(
-            self.assignment.reader,
-            self.routes,
-            starts,
-            committed=transactions is not None,
-            transactions=transactions,
+            self.assignment.reader, self.routes, starts, committed=transactions is not None, transactions=transactions
         )
         self._member.readers.append(self._consumer)
         self._consumer.begin()

@@ -67,12 +67,7 @@ class SimulatedHost:
     name = "simulated"
 
     def __init__(
-        self,
-        seed: int,
-        recorder: Recorder | None = None,
-        *,
-        kills_forget: bool = True,
-        zookeeper_lag_ms: float = 0.0,
+        self, seed: int, recorder: Recorder | None = None, *, kills_forget: bool = True, zookeeper_lag_ms: float = 0.0
     ) -> None:
         """`kills_forget`: whether every end of a process takes along what was not synced to its disk.
 

@@ -409,10 +409,7 @@ def _operations(parameters: _FaultParameters, calm_ms: float) -> list[Operation]
 def _create(parameters: _FaultParameters, at_ms: float, topic: str) -> Operation:
     rng = parameters.rng
     return CreateTopic(
-        at_ms=at_ms,
-        topic=topic,
-        partitions=rng.randint(1, 6),
-        replication_factor=rng.choice((1, 2, 3, 3)),
+        at_ms=at_ms, topic=topic, partitions=rng.randint(1, 6), replication_factor=rng.choice((1, 2, 3, 3))
     )
 
 

@@ -33,7 +33,7 @@ from controller.storage.compaction import CleanerLimits, Cleaning
 from controller.storage.compaction_rules import NEVER_CLEANED, DirtyRange
 from controller.storage.devices import FileChange
 from controller.storage.disk import ANY_DEVICE, Disk, Health, Lock, LogHealth, is_shortage, on_disk
-from controller.storage.errors import CorruptLog, LogOffline, OutOfResources
+from controller.storage.errors import CorruptLog, DeviceUnavailable, LogOffline, OutOfResources
 from controller.storage.log import PartitionLog
 from controller.storage.recovery import NEW, LogCheckpoint
 from controller.storage.segment import Segment
@@ -74,13 +74,6 @@ def future_of(name: str) -> TopicPartition | None:
     return partition_of(stem) if dot and ending.endswith(FUTURE) else None
 
 
-class Made(msgspec.Struct, frozen=True):
-    """Logs whose files were made, or what went wrong with that."""
-
-    logs: Mapping[TopicPartition, PartitionLog]
-    error: Exception | None = None
-
-
 class Purged(msgspec.Struct, frozen=True):
     """How many deleted partitions' directories were removed, which can't be and why, and what ended it before."""
 
@@ -103,12 +96,25 @@ def _remove_partition(disk: Disk, path: str) -> OSError | None:
     return None
 
 
-class Retiring(FileChange):
-    """The removal of these logs' names."""
+class LogsChange(FileChange):
+    """Makes or removes the directories of these partitions' logs. `logs`: those that were made, or are removed.
+    `finish` is called on the broker's thread, once it has ended."""
 
-    def __init__(self, logs: Mapping[TopicPartition, PartitionLog], call: Callable[[], object], what: str) -> None:
+    def __init__(
+        self,
+        partitions: Collection[TopicPartition],
+        logs: Mapping[TopicPartition, PartitionLog],
+        call: Callable[[], object],
+        finish: Callable[[LogsChange], None],
+        what: str,
+    ) -> None:
         super().__init__(call, lambda: None, what)
+        self.partitions = partitions
         self.logs = logs
+        self._finish = finish
+
+    def finish(self) -> None:
+        self._finish(self)
 
 
 def _without(directory: LogDirectory, logs: Container[TopicPartition]) -> dict[TopicPartition, int]:
@@ -144,7 +150,9 @@ class LogDirectory:
         self.interrupted: set[TopicPartition] = set()
         """Those that the last process had here; their files are gone."""
         self.unopened: dict[TopicPartition, Exception] = {}
-        """Logs that are here and are not used, since what an HDD has of them can't be trusted."""
+        """Logs that are here and are not used, since what an HDD has of them can't be trusted, or is `late`."""
+        self.late: list[LogsChange] = []
+        """Those that the device has begun and had no answer for in time."""
         self.unsettled: set[TopicPartition] = set()
         """See MOVES."""
         self._made_beside: set[TopicPartition] = set()
@@ -459,28 +467,27 @@ class LogDirectory:
         """The partition's log; an empty one, with this topic id (16 bytes, zeros for none), if there is none yet."""
         self.health.check()
         if partition not in self.logs:
-            self.adopt(self.making({partition: topic_id})())
+            making = self.making({partition: topic_id})
+            making()
+            making.finish()
         return self.logs[partition]
 
-    def making(self, wanted: Mapping[TopicPartition, bytes]) -> Callable[[], Made]:
-        """What makes the files of empty logs with these topic ids, on any thread; `adopt` takes what it returns. None
-        of the partitions is here yet, and nothing else is done with them meanwhile."""
+    def making(self, wanted: Mapping[TopicPartition, bytes]) -> LogsChange:
+        """Makes the files of empty logs with these topic ids. A job carries it out, in the order of this directory's.
+        None of the partitions is here yet, and nothing else is done with them meanwhile."""
         settings = {partition: self._settings_of(partition[0]) for partition in wanted}
+        made: dict[TopicPartition, PartitionLog] = {}
 
-        def make() -> Made:
-            made: dict[TopicPartition, PartitionLog] = {}
+        def make() -> None:
             try:
                 for partition, topic_id in wanted.items():
                     made[partition] = self._make(partition, topic_id, settings[partition])
                 self._disk.sync_all([self._directory(partition) for partition in made])
                 self._disk.sync_names(self.path)
             except LogOffline as offline:
-                return Made(made, offline.cause)
-            except (OSError, CorruptLog, OutOfResources) as error:
-                return Made(made, error)
-            return Made(made)
+                raise offline.cause from offline
 
-        return make
+        return LogsChange(tuple(wanted), made, make, self._adopt, f"files of {len(wanted)} logs in {self.path}")
 
     def _make(self, partition: TopicPartition, topic_id: bytes, settings: LogSettings) -> PartitionLog:
         """Make a log with a Health of its own, because the directory's reports failures on the caller's thread."""
@@ -491,12 +498,11 @@ class LogDirectory:
         return self._open(partition, settings, NEW, None)
 
     @on_disk
-    def adopt(self, made: Made) -> None:
-        for partition, log in made.logs.items():
+    def _adopt(self, making: LogsChange) -> None:
+        for partition, log in making.logs.items():
             log.health = self._health_of(partition)
             self.logs[partition] = log
-        if made.error is not None:
-            raise made.error
+        making.take()
 
     def delete(self, partition: TopicPartition) -> None:
         """Remove the partition at once; `purge_deleted` removes its files. KeyError if it is not here."""
@@ -516,13 +522,15 @@ class LogDirectory:
             self.logs[partition].settle()
         retiring = self.retiring(partitions, suffix)
         retiring()
-        self.retired(retiring)
+        retiring.finish()
 
-    def retiring(self, partitions: Sequence[TopicPartition], suffix: str = DELETED) -> Retiring:
-        """Removes the partitions, whose logs are settled. A job carries it out, in the order of this directory's, and
-        `retired` or `not_retired` takes it."""
+    def retiring(self, partitions: Sequence[TopicPartition], suffix: str = DELETED) -> LogsChange:
+        """Removes the partitions, whose logs are settled. A job carries it out, in the order of this directory's. Its
+        `finish` raises LogOffline; OutOfResources: those that have their names still are here, and can be asked for
+        again."""
         logs = {partition: self.logs.pop(partition) for partition in partitions}
-        return Retiring(logs, partial(self._retire_files, logs, suffix), f"deletions in {self.path}")
+        call, what = partial(self._retire_files, logs, suffix), f"deletions in {self.path}"
+        return LogsChange(tuple(logs), logs, call, self._retired, what)
 
     def _retire_files(self, logs: Mapping[TopicPartition, PartitionLog], suffix: str) -> None:
         """On any thread."""
@@ -540,12 +548,9 @@ class LogDirectory:
             retire_on_hdds(self.stores, directory, ending)
             self._disk.rename(directory, f"{directory}{ending}")
         self._disk.sync_names(self.path)
-        for partition in logs:
-            self.unopened.pop(partition, None)
 
     @on_disk
-    def retired(self, retiring: Retiring) -> None:
-        """Raises LogOffline; OutOfResources: those that have their names still are here, and can be asked for again."""
+    def _retired(self, retiring: LogsChange) -> None:
         logs = retiring.logs
         try:
             retiring.take()
@@ -559,16 +564,23 @@ class LogDirectory:
                 if partition not in self.logs:
                     log.abandon()
 
-    def not_retired(self, retiring: Retiring, error: Exception) -> None:
-        """The job has no answer. What it has begun, it may still do: nothing is made of these partitions before."""
-        if retiring.give_up():
-            self.logs.update(retiring.logs)
+    def unanswered(self, change: LogsChange, error: DeviceUnavailable) -> None:
+        """The job has no answer in time. What it has begun, it may still do: nothing is made of these partitions before
+        `finish_late`."""
+        if change.give_up():
+            self.logs.update(change.logs)
             return
-        for partition, log in retiring.logs.items():
-            log.abandon()
-            self.unopened[partition] = error
-            if retiring.ended:
-                self.unopened.pop(partition, None)  # just now
+        self.unopened.update(dict.fromkeys(change.partitions, error))
+        self.late.append(change)
+
+    def finish_late(self) -> bool:
+        """Take what has ended of `late`. Returns whether all has. Raises LogOffline, OutOfResources."""
+        for change in [one for one in self.late if one.ended]:
+            self.late.remove(change)
+            for partition in change.partitions:
+                self.unopened.pop(partition, None)
+            change.finish()
+        return not self.late
 
     @on_disk
     def purge_deleted(self, at_most: int | None = None) -> int:

@@ -477,9 +477,7 @@ def uniform_run(data: Bytes8, view: memoryview, start: int, first: int, count: i
     differs = head ^ one
     differs[shape.time : shape.offset] &= 0x80
     np.bitwise_xor(
-        head[shape.offset : shape.key],
-        expected[:, first : first + most],
-        out=differs[shape.offset : shape.key],
+        head[shape.offset : shape.key], expected[:, first : first + most], out=differs[shape.offset : shape.key]
     )
     sound = min(_sound_columns(differs), _sound_columns(rows[:, -1:].T))
     if shape.value >= shape.key_end:

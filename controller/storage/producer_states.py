@@ -57,11 +57,7 @@ class KnownBatch(msgspec.Struct, frozen=True, gc=False):
 
 def _batch_of(header: BatchHeader) -> KnownBatch:
     return KnownBatch(
-        header.base_sequence,
-        header.last_sequence,
-        header.base_offset,
-        header.last_offset,
-        header.max_timestamp_ms,
+        header.base_sequence, header.last_sequence, header.base_offset, header.last_offset, header.max_timestamp_ms
     )
 
 

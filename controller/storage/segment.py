@@ -177,14 +177,7 @@ class Segment:
     )
 
     def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        base_offset: int,
-        index_interval_bytes: int,
-        now_ms: int,
-        *,
-        suffix: str = "",
+        self, disk: Disk, directory: str, base_offset: int, index_interval_bytes: int, now_ms: int, *, suffix: str = ""
     ) -> None:
         self.base_offset = base_offset
         self._suffix = suffix
@@ -566,12 +559,7 @@ class Segment:
         for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, *((TXN_INDEX_SUFFIX,) if has_aborted else ())):
             self._disk.rename(self.path_of(kind), segment_path(self._directory, self.base_offset, kind) + suffix)
         renamed = Segment(
-            self._disk,
-            self._directory,
-            self.base_offset,
-            self._index_interval_bytes,
-            self.created_ms,
-            suffix=suffix,
+            self._disk, self._directory, self.base_offset, self._index_interval_bytes, self.created_ms, suffix=suffix
         )
         renamed.next_offset = self.next_offset
         return renamed

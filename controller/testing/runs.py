@@ -110,11 +110,7 @@ class SimulationRuns(_Runs):
         self.seed = seed
 
     def run(
-        self,
-        what: str | Path | Scenario | Plan = SWARM,
-        *,
-        seed: int | None = None,
-        settings: Settings | None = None,
+        self, what: str | Path | Scenario | Plan = SWARM, *, seed: int | None = None, settings: Settings | None = None
     ) -> Report:
         """Run to the end and return the report; the verdict is "pass".
 

@@ -408,10 +408,7 @@ def state_paths_of(held: TopicAssignmentColumns) -> list[str]:
 
 
 def _judged(
-    held: TopicAssignmentColumns,
-    states: PartitionStateColumns,
-    live: Sequence[int],
-    unusable: Sequence[int],
+    held: TopicAssignmentColumns, states: PartitionStateColumns, live: Sequence[int], unusable: Sequence[int]
 ) -> ClusterPartitions:
     count = len(states.leader)
     assignment, isr, leader = held.assignment, states.isr, states.leader

@@ -300,14 +300,7 @@ def _decode_batch(batch: Columns, width: int) -> PartitionStateColumns:
     odd = np.flatnonzero(~shaped.read)
     if not len(odd):
         return PartitionStateColumns(
-            shaped.leader,
-            shaped.leader_epoch,
-            shaped.controller_epoch,
-            shaped.isr,
-            batch.versions,
-            shaped.read,
-            (),
-            {},
+            shaped.leader, shaped.leader_epoch, shaped.controller_epoch, shaped.isr, batch.versions, shaped.read, (), {}
         )
     return _merged(shaped, _decoded_states([batch.pick(odd)], shaped.isr.shape[1]), odd, batch.versions)
 

@@ -441,10 +441,7 @@ class HookedClient(KazooClient):  # type: ignore[misc]
             handler=handler,
             auth_data=set(auth),
             connection_retry=KazooRetry(
-                max_tries=-1,
-                delay=FIRST_RECONNECT_S,
-                max_delay=LONGEST_RECONNECT_S,
-                sleep_func=handler.sleep_func,
+                max_tries=-1, delay=FIRST_RECONNECT_S, max_delay=LONGEST_RECONNECT_S, sleep_func=handler.sleep_func
             ),
             logger=KazooLog(),
         )

@@ -257,11 +257,7 @@ class Columns(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(
-        cls,
-        datas: Sequence[bytes | None],
-        versions: npt.NDArray[np.int32],
-        mzxids: npt.NDArray[np.int64],
-        zxid: int,
+        cls, datas: Sequence[bytes | None], versions: npt.NDArray[np.int32], mzxids: npt.NDArray[np.int64], zxid: int
     ) -> Columns:
         """From each znode's data (None where there is no node)."""
         elements = [data or b"null" for data in datas]

@@ -15,7 +15,7 @@ from controller.protocol.control import (
 from controller.protocol.errors import ErrorCode
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 from controller.storage import LogSettings
-from controller.storage.directory import Retiring
+from controller.storage.directory import LogsChange
 from controller.storage.disk import state_of
 from controller.storage.errors import DeviceUnavailable
 from tests.broker.harness import BROKER_EPOCH
@@ -178,7 +178,7 @@ def test_nothing_is_made_of_a_partition_whose_deletion_has_begun_and_no_answer()
     broker = leading(LogSettings(), 1)
     jobs, asked = stopping(broker)
     (retiring,) = [job.call for _, job in jobs.waiting]
-    assert isinstance(retiring, Retiring)
+    assert isinstance(retiring, LogsChange)
     assert retiring._claimed()  # a thread has it
     jobs.fail(SILENT)
     assert error_of(jobs, asked) is ErrorCode.KAFKA_STORAGE_ERROR

@@ -124,6 +124,8 @@ def test_s29_what_waits_while_the_broker_registers_anew_changes_nothing_more(mak
     if under_test.partitions > SLICE:
         asked.append((ApiKey.STOP_REPLICA, stopped))
     before = under_test.broker.metadata.snapshot
+    if under_test.broker.data is not None:
+        under_test.broker.data.logs.drive = registering
     for key, request in asked:
         under_test.identity.broker_epoch = BROKER_EPOCH
         if key is ApiKey.STOP_REPLICA:
@@ -135,6 +137,7 @@ def test_s29_what_waits_while_the_broker_registers_anew_changes_nothing_more(mak
         last = under_test.broker.replicas.partition("t", under_test.partitions - 1)
         assert (last is not None and last.role is Role.LEADER) == (key is ApiKey.STOP_REPLICA)
     assert under_test.broker.metadata.snapshot is before
+    assert under_test.trace.notes("error") == [], "each is answered once"
 
 
 def test_s31_requests_of_an_earlier_controller_change_nothing(following: BrokerUnderTest) -> None:

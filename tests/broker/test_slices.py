@@ -81,14 +81,14 @@ class Sliced:
         self.slices = 0
         self.jobs = 0
         self.answers: list[bytes | None] = []
-        driven: list[Steps] = []
-        broker.drive = driven.append
+        self.driven: list[Steps] = []
+        broker.drive = self.driven.append
         frame = encode_request(header(key, version), value)
         steps = self.measured(lambda: broker.begin(frame, lambda parts: self.answers.append(frame_of(parts))))
         if steps is not None:
             self.run(steps)
-        while driven:
-            self.run(driven.pop(0))
+        while self.driven:
+            self.run(self.driven.pop(0))
 
     def run(self, steps: Steps) -> None:
         yielded = None
@@ -100,7 +100,8 @@ class Sliced:
                     result = job.call()
                     yielded = self.measured(lambda result=result: steps.send(result))  # type: ignore[misc]
                 else:
-                    assert not isinstance(yielded, Gate) or yielded.enter(lambda: None)
+                    if isinstance(yielded, Gate) and not yielded.enter(lambda: self.driven.append(steps)):
+                        return
                     yielded = self.measured(lambda: steps.send(None))
             except StopIteration:
                 return

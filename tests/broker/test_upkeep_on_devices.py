@@ -26,6 +26,8 @@ class Jobs:
         try:
             yielded = step()
             while not isinstance(yielded, Job):
+                if yielded is not None and not yielded.enter(lambda: self._go_on(steps, lambda: steps.send(None))):
+                    return
                 yielded = steps.send(None)
             self.waiting.append((steps, yielded))
         except StopIteration:

@@ -153,6 +153,28 @@ def test_a_broker_that_comes_back_with_its_directory_is_asked_anew() -> None:
     cluster.check()
 
 
+def test_what_a_broker_has_again_gets_a_leader_and_everybody_hears_of_it() -> None:
+    """A device was late with its files, and the broker leaves a notice once it has answered."""
+    cluster, disks = began(1, 2, 3)
+    cluster.topic("t", {0: (2,), 1: (3, 2)})
+    cluster.settle()
+    disks.failed = {(2, "t", 0), (2, "t", 1)}
+    notice(cluster, 2)
+    assert [led(cluster, partition) for partition in range(2)] == [(-1, (2,)), (3, (3,))]
+    disks.failed = set()
+    mark = len(cluster.leader().sent)
+    notice(cluster, 2)
+    assert led(cluster, 0) == (2, (2,))
+    told = {
+        (sent.broker, state.partition_index): state.offline_replicas
+        for sent in cluster.leader().sent_after(mark, ApiKey.UPDATE_METADATA)
+        for topic in sent.value.topic_states
+        for state in topic.partition_states
+    }
+    assert told == {(broker, partition): () for broker in (1, 2, 3) for partition in range(2)}
+    cluster.check()
+
+
 def test_a_broker_that_comes_back_without_it_leads_nothing_of_it() -> None:
     """No notice: a directory that was bad at the start is told by the first answer."""
     cluster, disks = began(1, 2, 3)

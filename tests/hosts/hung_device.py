@@ -70,6 +70,10 @@ CONFIGS: Mapping[str, Mapping[str, str]] = {
 }
 """By kind: a topic of each in either directory. What is done with the one on the hung device: cold fetches, a deletion,
 rolls, syncs, appends with acks=1 and all, and appends, rolls and syncs of a follower, whose leader is broker 2."""
+KINDS = (*CONFIGS, "created")
+"""`created`: two topics are created while it hangs, one after the other; then it answers for as long as they need."""
+CREATED = 4
+"""Partitions of each, on broker 1."""
 MEGABYTES = 4
 RATE = 100.0
 SESSION_TIMEOUT_MS = 6_000
@@ -135,8 +139,8 @@ def error_of(frame: bytes) -> ErrorCode:
     return ErrorCode(response.responses[0].partitions[0].error_code)
 
 
-def produced(client: BenchClient, topic: str, batch: bytes, acks: int) -> ErrorCode:
-    part = ProduceTopic(topic, (ProducePartition(0, batch),))
+def produced(client: BenchClient, topic: str, batch: bytes, acks: int, partition: int = 0) -> ErrorCode:
+    part = ProduceTopic(topic, (ProducePartition(partition, batch),))
     header = RequestHeader(ApiKey.PRODUCE, PRODUCE_VERSION, 1, "bench")
     client.socket.sendall(framed(encode_request(header, ProduceRequest(acks, int(DEADLINE_S * 1_000), (part,)))))
     response = decode_response(ApiKey.PRODUCE, PRODUCE_VERSION, client.answer())[1]
@@ -236,14 +240,10 @@ def run(folder: Path, seconds: float, kinds: Sequence[str]) -> dict[str, Any]:
         for kind, topic in (*hung.items(), *other.items()):
             leader = _address(cluster, 2) if kind == "followed" else at
             eventually(partial(_leads, leader, topic), f"{topic} has a leader again")
-        for log in mounted.glob("*/*.log"):
-            fd = os.open(log, os.O_RDONLY)
-            os.fsync(fd)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(fd)
+        _flush(mounted)
         found: dict[str, Any] = {}
         try:
-            Hanging(cluster, server.pid, hung, other["appended"], seconds, found).measure(kinds)
+            Hanging(cluster, server.pid, mounted, hung, other["appended"], seconds, found).measure(kinds)
         except (TimeoutError, ConnectionError) as error:
             found["blocked"] = repr(error)
         began_s = time.monotonic()
@@ -253,13 +253,24 @@ def run(folder: Path, seconds: float, kinds: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def _flush(folder: Path) -> None:
+    """Nothing of the logs is in memory then. What is dirty would hold up the end of the broker's process."""
+    for log in folder.glob("*/*.log"):
+        fd = os.open(log, os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
+
 class Hanging:
-    """`hung`: topics by kind; `other`: one in the other directory. What is measured is put into `found`."""
+    """`server` and `folder`: of the directory that hangs. `hung`: topics there by kind; `other`: one in the other
+    directory. What is measured is put into `found`."""
 
     def __init__(
         self,
         cluster: LocalCluster,
         server: int,
+        folder: Path,
         hung: Mapping[str, str],
         other: str,
         seconds: float,
@@ -267,6 +278,7 @@ class Hanging:
     ) -> None:
         self._cluster = cluster
         self._server = server
+        self._folder = folder
         self._at = _address(cluster)
         self._hung = hung
         self._other = other
@@ -297,6 +309,16 @@ class Hanging:
             elif kind == "deleted":
                 with self._deleting():
                     self._note("while deleted")
+            elif kind == "created":
+                self._create("created-first")
+                self._create("created-next")
+                self._note("while created")
+                os.kill(self._server, signal.SIGCONT)
+                began_s = time.monotonic()
+                eventually(lambda: self._led("created-first") == CREATED, "all partitions are led")
+                self._found["all led after s"] = round(time.monotonic() - began_s, 1)
+                _flush(self._folder)
+                os.kill(self._server, signal.SIGSTOP)
             else:
                 values = [bytes(1000)] * (8 if kind in ("rolled", "followed") else 1)
                 leader = _address(self._cluster, 2) if kind == "followed" else self._at
@@ -319,6 +341,25 @@ class Hanging:
         self._found["error later"] = error_of(waiting[0].answer()).name
         self._found["answered later within s"] = round(time.monotonic() - began_s, 1)
 
+    def _create(self, topic: str) -> None:
+        """What is led of it within the device's limit, and when half of its partitions were."""
+        began_s = time.monotonic()
+        replicas = tuple(CreatableReplicaAssignment(number, (1,)) for number in range(CREATED))
+        asked = CreateTopicsRequest((CreatableTopic(topic, -1, -1, replicas, ()),), 1)
+        _ask_controller(self._cluster, ApiKey.CREATE_TOPICS, 4, asked)
+        eventually(lambda: self._led(topic) >= CREATED // 2, f"half of {topic} is led")
+        half_s = round(time.monotonic() - began_s, 1)
+        time.sleep(max(0.0, 2 * DEVICE_TIMEOUT_MS / 1_000.0 - half_s))
+        self._found[topic] = {"half led after s": half_s, "led": self._led(topic)}
+
+    def _led(self, topic: str) -> int:
+        client = BenchClient(self._at)
+        try:
+            errors = [produced(client, topic, self._batch, ACKS_LEADER, number) for number in range(CREATED)]
+        finally:
+            client.socket.close()
+        return errors.count(ErrorCode.NONE)
+
     @contextmanager
     def _deleting(self) -> Iterator[None]:
         asked = DeleteTopicsRequest((DeleteTopicState(self._hung["deleted"]),), 1_000)
@@ -333,7 +374,7 @@ class Hanging:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure a broker one of whose devices hangs.")
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--kinds", default=",".join(CONFIGS), help="what is done, in this order (%(default)s)")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="what is done, in this order (%(default)s)")
     arguments = parser.parse_args()
     if unavailable():
         parser.error(unavailable())

@@ -25,7 +25,7 @@ from controller.storage.disk import ANY_DEVICE, Device, NotCached
 from tests.broker.leading import Holder, offsets
 from tests.broker.test_cold_reads import holder
 from tests.broker.test_upkeep import PATHS, Kept
-from tests.hosts.hung_device import CONFIGS, RATE, THREADS, unavailable
+from tests.hosts.hung_device import CONFIGS, CREATED, RATE, THREADS, unavailable
 from tests.programs import needs_programs
 
 WAIT_S = 30.0
@@ -178,7 +178,7 @@ def test_partitions_of_a_hung_device_time_out_and_others_are_served(
 
 @needs_programs
 @pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "can")
-@pytest.mark.parametrize("kinds", [tuple(CONFIGS), ("appended", "deleted"), ("followed",)])
+@pytest.mark.parametrize("kinds", [tuple(CONFIGS), ("appended", "deleted"), ("followed",), ("created",)])
 def test_a_fuse_file_system_that_stops_answering_holds_up_its_own_partitions_alone(kinds: tuple[str, ...]) -> None:
     """In a process of its own, whose mount ends with it: see `tests.hosts.hung_device`."""
     command = [sys.executable, "-m", "tests.hosts.hung_device", "--seconds", "2", "--kinds", ",".join(kinds)]
@@ -192,6 +192,9 @@ def test_a_fuse_file_system_that_stops_answering_holds_up_its_own_partitions_alo
             assert found[f"answers while {kind}"]["answers"].keys() == {"KAFKA_STORAGE_ERROR"}
         elif kind == "followed":  # its leader goes on without it
             assert found["answers while followed"]["answers"].keys() == {"NONE"}
+    if "created" in kinds:
+        assert found["created-first"]["led"] == CREATED // 2
+        assert found["created-next"]["led"] == CREATED, "the directory that had no answer is avoided"
     if "read" in kinds:
         assert found["errors"] == ["KAFKA_STORAGE_ERROR"] * (THREADS + 1)
         assert found["error later"] == "KAFKA_STORAGE_ERROR"

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from controller.clock import Future
-from controller.machine.disk import SimulatedDisk
+from controller.machine.disk import SimulatedDisk, SlowedDevice
 from controller.protocol import ApiKey
 from controller.protocol.errors import ErrorCode
 from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -123,6 +123,6 @@ def test_a_slow_device_slows_its_own_partitions_alone() -> None:
 def test_repaired_disks_have_no_slow_device() -> None:
     """At the calm of a swarm run, which may come before the end of the fault."""
     disk = SimulatedDisk()
-    disk.a_change_ms, disk.devices["/logs"] = 5.0, DeviceQueue("/logs", ssd_model())
+    disk.a_change_ms, disk.devices["/logs"] = 5.0, SlowedDevice(DeviceQueue("/logs", ssd_model()))
     disk.repair()
     assert (disk.a_change_ms, disk.devices) == (0.0, {})

@@ -381,10 +381,7 @@ class GroupCoordinator:
     # Assignments.
 
     def sync(
-        self,
-        request: SyncGroupRequest,
-        assignments: Mapping[str, bytes],
-        answer: Callable[[SyncGroupResponse], None],
+        self, request: SyncGroupRequest, assignments: Mapping[str, bytes], answer: Callable[[SyncGroupResponse], None]
     ) -> None:
         """`assignments`: those of the request, by member id."""
         error = self._store.refusal(request.group_id)

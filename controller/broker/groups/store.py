@@ -287,11 +287,7 @@ class GroupStore:
             self._append(self.topic.index_of(group.id), records, ACKS_LEADER, lambda _result: None)
 
     def _append(
-        self,
-        index: int,
-        records: Sequence[KeyAndValue],
-        acks: int,
-        then: Callable[[ProducePartitionResult], None],
+        self, index: int, records: Sequence[KeyAndValue], acks: int, then: Callable[[ProducePartitionResult], None]
     ) -> None:
         self._append_batch(index, batch_of(records, self._clock.wall_ms()), acks, then)
 
@@ -343,10 +339,7 @@ def _at(committed: CommittedOffset, appended_at: int) -> CommittedOffset:
 
 
 def _appended_open(
-    group: ConsumerGroup,
-    producer_id: int,
-    offsets: Mapping[TopicPartition, CommittedOffset],
-    appended_at: int | None,
+    group: ConsumerGroup, producer_id: int, offsets: Mapping[TopicPartition, CommittedOffset], appended_at: int | None
 ) -> None:
     """Offsets of a transaction are written; None: they are not."""
     held = group.open_offsets.get(producer_id, {})

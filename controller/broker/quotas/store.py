@@ -13,15 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from math import isfinite
 from typing import Any
 
-from controller.broker.entity_configs import (
-    CLIENT_ID,
-    IP,
-    USER,
-    EntityConfigs,
-    entity_of,
-    entity_paths,
-    read_entities,
-)
+from controller.broker.entity_configs import CLIENT_ID, IP, USER, EntityConfigs, entity_of, entity_paths, read_entities
 from controller.broker.quotas.clients import ClientQuotas, QuotaType
 from controller.broker.quotas.connections import ConnectionQuotas, ConnectionSettings
 from controller.broker.quotas.quota_settings import altered_limits

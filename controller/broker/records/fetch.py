@@ -205,12 +205,7 @@ class PartitionReader:
         leading = partition.leading
         assert leading is not None
         moved = leading.follower_fetched(
-            ask.replica_id,
-            asked.fetch_offset,
-            asked.log_start_offset,
-            log.log_end_offset,
-            now_ms,
-            ask.replica_epoch,
+            ask.replica_id, asked.fetch_offset, asked.log_start_offset, log.log_end_offset, now_ms, ask.replica_epoch
         )
         self._partition_events.follower_fetched(partition, ask.replica_id, moved=moved)
 
@@ -500,11 +495,7 @@ class FetchHandler:
             self._waiting.check_and_complete(_follower_key(follower))
 
     def handle(
-        self,
-        request: FetchRequest,
-        version: int,
-        answer: Callable[[FetchResponse], None],
-        charge: Charge | None = None,
+        self, request: FetchRequest, version: int, answer: Callable[[FetchResponse], None], charge: Charge | None = None
     ) -> Steps | None:
         """`charge`: of a consumer that may have a quota."""
         try:

@@ -197,10 +197,7 @@ class LeaderEpochHandler:
         self._access = access
 
     def handle(
-        self,
-        request: OffsetForLeaderEpochRequest,
-        version: int,
-        answer: Callable[[OffsetForLeaderEpochResponse], None],
+        self, request: OffsetForLeaderEpochRequest, version: int, answer: Callable[[OffsetForLeaderEpochResponse], None]
     ) -> Steps:
         topics = []
         done = 0

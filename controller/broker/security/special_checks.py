@@ -80,9 +80,7 @@ def fetch(asked: CheckedRequest) -> None:
         return
     asked.request = replace(asked.request, session_epoch=FINAL_SESSION_EPOCH)
     asked.split(
-        "topics",
-        "responses",
-        lambda topic: None if asked.allows(AclOperation.READ, TOPIC, topic.topic) else NO_TOPIC,
+        "topics", "responses", lambda topic: None if asked.allows(AclOperation.READ, TOPIC, topic.topic) else NO_TOPIC
     )
 
 

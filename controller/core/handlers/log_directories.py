@@ -1,9 +1,10 @@
-"""Log directories that fail on live brokers.
+"""Log directories that fail on live brokers, and devices that answer again.
 
 The notification in ZooKeeper names a broker and no directory. So the controller sends the broker its replicas' states
 once more, and the response names the replicas that it can't serve, as any later response does. These replicas are lost
 as if their broker had died, and elections pass over them until the broker answers otherwise or a new incarnation of it
-registers (KIP-112, Kafka 2.8's processLeaderAndIsrResponseReceived).
+registers (KIP-112, Kafka 2.8's processLeaderAndIsrResponseReceived). Partitions that waited for a replica which is
+given back get a leader then.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def ask(term: Term, brokers: list[int]) -> None:
     """Which of their replicas they can serve. Those that are known to have failed stay so until they answer."""
     if not brokers:
         return
-    term.note("warning", f"a log directory failed on brokers {brokers}")
+    term.note("warning", f"a log directory failed, or is back, on brokers {brokers}")
     batch = RequestBatch(term)
     replicas = topic_deletion.not_deleted(term, term.context.replicas_on(brokers))
     state_changes.bring_replicas_online(term, replicas, batch)
@@ -59,12 +60,18 @@ async def replicas_answered(term: Term, event: LeaderAndIsrResponseReceived) -> 
         return
     failed = _partitions(term, event, ErrorCode.KAFKA_STORAGE_ERROR)
     # Only needed for a broker with failed replicas: most answers are long and have no error.
-    sound = _partitions(term, event, ErrorCode.NONE) if term.context.failed.of(event.broker) else ()
+    before = term.context.failed.of(event.broker)
+    sound = _partitions(term, event, ErrorCode.NONE) if before else ()
     new = term.context.failed.heard(event.broker, failed, sound)
-    if not new:
-        return
-    term.note("warning", f"broker {event.broker} has {len(new)} more replicas on failed log directories")
-    await on_replicas_lost(term, term.context.replicas(sorted(new), event.broker))
+    if back := before - term.context.failed.of(event.broker):
+        term.note("info", f"broker {event.broker} has {len(back)} replicas again")
+        batch = RequestBatch(term)
+        batch.update_metadata(term.context.replicas(sorted(back), event.broker).rows)
+        await state_changes.elect_offline_and_new(term, batch)
+        batch.send()
+    if new:
+        term.note("warning", f"broker {event.broker} has {len(new)} more replicas on failed log directories")
+        await on_replicas_lost(term, term.context.replicas(sorted(new), event.broker))
 
 
 def _partitions(term: Term, event: LeaderAndIsrResponseReceived, error: ErrorCode) -> list[Key]:

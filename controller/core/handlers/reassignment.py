@@ -58,8 +58,7 @@ class ReassignmentRefusal(msgspec.Struct, frozen=True):
 
 
 TOO_LARGE = ReassignmentRefusal(
-    ErrorCode.POLICY_VIOLATION,
-    f"The topic's znode would have more than {ZNODE_BYTES_MAX} bytes.",
+    ErrorCode.POLICY_VIOLATION, f"The topic's znode would have more than {ZNODE_BYTES_MAX} bytes."
 )
 
 

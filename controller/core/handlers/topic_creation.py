@@ -126,8 +126,7 @@ def _plan(term: Term, topic: CreatableTopic) -> TopicPlan:
         raise _exists(topic.name)
     if alike := collisions(topic.name, (one.name for one in known.topics)):
         raise TopicRefused(
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"Topic '{topic.name}' collides with existing topics: {', '.join(alike)}",
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{topic.name}' collides with existing topics: {', '.join(alike)}"
         )
     if any(config.value is None for config in topic.configs):
         raise TopicRefused(ErrorCode.INVALID_REQUEST, "Null value not supported for topic configs")

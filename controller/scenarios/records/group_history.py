@@ -152,11 +152,7 @@ class GroupLog:
         return max((*commits, *reads), default=NOTHING_COMMITTED)
 
     def history(
-        self,
-        live: Sequence[int] = (),
-        settled: bool | None = None,
-        detail: str = "",
-        partitions: int | None = None,
+        self, live: Sequence[int] = (), settled: bool | None = None, detail: str = "", partitions: int | None = None
     ) -> GroupHistory:
         return GroupHistory(
             tuple(replace(one, until_ms=self._until_ms.get(one.reader)) for one in self._assignments),
