@@ -9,6 +9,7 @@ import errno
 import mmap
 import os
 import socket
+import struct
 import sys
 import threading
 from collections.abc import Callable
@@ -326,6 +327,33 @@ def _made_cachestat() -> Callable[[int, int, int], int | None]:
 
     syscall(_CACHESTAT, -1, asked_type(0, 1), found_type(), 0)
     return cachestat if ctypes.get_errno() == errno.EBADF else unknown
+
+
+_maps: list[tuple[Any, Any, Any]] = []
+
+
+def keep_in_cache(fd: int, position: int, length: int) -> None:
+    """Have the page cache evict these bytes as late as if they had just been read in; what is missing is read in.
+
+    Pages that were locked in memory are at the beginning of Linux's list when they are unlocked (`munlock_folio`).
+    Nothing happens on other systems, and where the process may not lock so much memory (`ulimit -l`).
+    """
+    if sys.platform != "linux":
+        return
+    if not _maps:
+        import ctypes  # slow to import
+
+        libc, size = ctypes.CDLL(None), ctypes.c_size_t  # they may wait, so they release the GIL
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = (ctypes.c_void_p, size, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
+        libc.mlock.argtypes = libc.munmap.argtypes = (ctypes.c_void_p, size)
+        _maps.append((libc.mmap, libc.mlock, libc.munmap))
+    map_, lock, unmap = _maps[0]
+    begin = position - position % _PAGE_BYTES
+    at = map_(None, position + length - begin, mmap.PROT_READ, mmap.MAP_SHARED, fd, begin)
+    if at not in (None, (1 << 8 * struct.calcsize("P")) - 1):  # MAP_FAILED
+        lock(at, position + length - begin)
+        unmap(at, position + length - begin)
 
 
 _NO_NOWAIT: Final = frozenset((errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL))

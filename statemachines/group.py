@@ -36,11 +36,7 @@ DECLARATION = Machine(
     # timeout, and none is left.
     transitions=[
         {"trigger": "Empty", "source": PreparingRebalance, "dest": Empty},
-        {
-            "trigger": "PreparingRebalance",
-            "source": [Empty, CompletingRebalance, Stable],
-            "dest": PreparingRebalance,
-        },
+        {"trigger": "PreparingRebalance", "source": [Empty, CompletingRebalance, Stable], "dest": PreparingRebalance},
         {"trigger": "CompletingRebalance", "source": PreparingRebalance, "dest": CompletingRebalance},
         {"trigger": "Stable", "source": CompletingRebalance, "dest": Stable},
         {"trigger": "Dead", "source": list(GroupState), "dest": Dead},

@@ -93,11 +93,7 @@ class CompiledMachine(Generic[S]):
         return refused
 
     def refusals(
-        self,
-        column: NDArray[np.uint8],
-        refused: NDArray[np.integer],
-        target: S,
-        key_of: Callable[[int], object] = int,
+        self, column: NDArray[np.uint8], refused: NDArray[np.integer], target: S, key_of: Callable[[int], object] = int
     ) -> tuple[InvalidTransition, ...]:
         """Return the errors of rows that `move_column` refused; `key_of(row)` is the entity that an error names."""
         return tuple(

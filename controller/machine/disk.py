@@ -166,6 +166,9 @@ class MemoryFile:
     def require_cached(self, position: int, length: int) -> None:
         self._disk.require_cached(self._path, length)
 
+    def keeping(self, position: int, length: int) -> NotCached:
+        return NotCached(self._disk.device_of(self._path), _keep_nothing, length, f"{length} bytes of {self._path}")
+
     def size(self) -> int:
         self._disk.look(self._directory)
         return len(self._inode.data)
@@ -484,6 +487,10 @@ def _tear(inode: _Inode, draw: Draw) -> None:
         elif kind == 2:
             data[damaged_from:] = draw.randbytes(len(data) - damaged_from)
     inode.synced, inode.cut = len(data), b""
+
+
+def _keep_nothing(_at_least: int = 0) -> None:
+    """What is in memory stays there until `evict`."""
 
 
 def _ignore_wait(_for_ms: float) -> None:

@@ -198,6 +198,9 @@ class File(Protocol):
     def require_cached(self, position: int, length: int) -> None:
         """Raise NotCached if reading these bytes is known to wait for the disk."""
 
+    def keeping(self, position: int, length: int) -> NotCached:
+        """The job that has these bytes evicted from memory as late as if it had just read them in."""
+
     def size(self) -> int: ...
 
     def truncate(self, size: int) -> None: ...

@@ -35,6 +35,7 @@ from controller.system import (
     append,
     descriptor_limit,
     is_cached,
+    keep_in_cache,
     read_at,
     read_cached,
     read_from_device,
@@ -266,6 +267,13 @@ class OpenFile:
             (min(begin, position), max(until, end), until_s) if adjoins else (position, end, now_s + CHECKED_S)
         )
 
+    def keeping(self, position: int, length: int) -> NotCached:
+        def keep(_at_least: int = 0) -> None:
+            keep_in_cache(self._fd, position, length)
+
+        what = f"{length} bytes at {position} of {self.path}"
+        return NotCached(device_of_number(self.identity[0]), keep, length, what)
+
     def _was_read_in(self, position: int, end: int, now_s: float) -> bool:
         """Whether these bytes were lately read in, on a file system that can be asked for no more."""
         return self._waits and any(
@@ -460,6 +468,9 @@ class CachedFile:
 
     def require_cached(self, position: int, length: int) -> None:
         self._opened_already().require_cached(position, length)
+
+    def keeping(self, position: int, length: int) -> NotCached:
+        return self._opened_already().keeping(position, length)
 
     def read_in(self, position: int, length: int) -> None:
         self._opened().read_in(position, length)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from controller.storage.disk import ANY_DEVICE, Device, Disk, File, Health, Lock, is_shortage
+from controller.storage.disk import ANY_DEVICE, Device, Disk, File, Health, Lock, NotCached, is_shortage
 from controller.storage.errors import AlreadyLocked, CorruptLog, LogOffline, OutOfResources, SsdFull
 from controller.storage.segment import (
     INDEX_SUFFIX,
@@ -90,6 +90,9 @@ class HddFile:
 
     def require_cached(self, position: int, length: int) -> None:
         self._file.require_cached(position, length)
+
+    def keeping(self, position: int, length: int) -> NotCached:
+        return self._file.keeping(position, length)
 
     @_guarded
     def size(self) -> int:

@@ -136,12 +136,7 @@ class ConnectionsRun:
     """One run, phase by phase. `phases` has the figures of each."""
 
     def __init__(
-        self,
-        arguments: argparse.Namespace,
-        pid: int,
-        at: Address,
-        probe: Child,
-        clients: Sequence[tuple[Child, int]],
+        self, arguments: argparse.Namespace, pid: int, at: Address, probe: Child, clients: Sequence[tuple[Child, int]]
     ) -> None:
         self._arguments = arguments
         self._pid = pid

@@ -25,16 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.cli.requirements import CLIENTS, Need
-from tests.benchmarks.common import (
-    add_count,
-    add_output,
-    aligned,
-    circumstances,
-    markdown,
-    put_table,
-    run_worker,
-    show,
-)
+from tests.benchmarks.common import add_count, add_output, aligned, circumstances, markdown, put_table, run_worker, show
 
 PAGE = "docs/testing-your-app.md"
 TABLE = "peers"

@@ -345,14 +345,7 @@ def _shape(name: str, sizes: int | Sequence[int], timers: int) -> WheelShape:
         counting.start(TimerTask(), interval)
     _run_down(counting)
     return WheelShape(
-        name,
-        levels,
-        slots,
-        memory,
-        sum(moved.values()) / timers,
-        max(moved.values()),
-        started / timers,
-        life / timers,
+        name, levels, slots, memory, sum(moved.values()) / timers, max(moved.values()), started / timers, life / timers
     )
 
 

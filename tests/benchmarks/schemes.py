@@ -271,14 +271,7 @@ INTERVALS = (500, 1_000, 2_000, 4_000, 8_000, 16_000)
 """Mean intervals of the sweep, in ticks."""
 WHEELS = 3
 OPERATIONS = ("start", "stop", "tick")
-TABLES = (
-    "scheme costs",
-    "scheme growth",
-    "crossing",
-    "comparisons",
-    "comparisons of a start",
-    "wheels for 100 days",
-)
+TABLES = ("scheme costs", "scheme growth", "crossing", "comparisons", "comparisons of a start", "wheels for 100 days")
 CURVES_PNG, CROSSING_PNG = "timer-schemes.png", "timer-crossing.png"
 COLOUR_OF = {entry.name: entry.number - 1 for entry in CATALOGUE}
 """By the scheme's number, so that all heaps and trees share one."""

@@ -336,10 +336,7 @@ def measure_costs(timers: int, rounds: int, seed: int) -> dict[str, Costs]:
 def _least(one: Costs, other: Costs) -> Costs:
     cancel = None if one.cancel is None or other.cancel is None else min(one.cancel, other.cancel)
     return Costs(
-        min(one.add, other.add),
-        cancel,
-        min(one.add_and_cancel, other.add_and_cancel),
-        min(one.expire, other.expire),
+        min(one.add, other.add), cancel, min(one.add_and_cancel, other.add_and_cancel), min(one.expire, other.expire)
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller.broker.records import cold_reads
-from controller.broker.records.cold_reads import AHEAD_FROM_BYTES, AHEAD_MAX, ATTEMPTS
+from controller.broker.records.cold_reads import AHEAD_FROM_BYTES, AHEAD_MAX, ATTEMPTS, KEEP_MS
 from controller.broker.request_context import Job, Steps
 from controller.machine.disk import MemoryFile
 from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
@@ -246,7 +246,7 @@ class Missing:
 
 def test_what_follows_is_read_once_at_a_time_and_not_for_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that asks again and again, and for many partitions, takes no place in the queue from fetches."""
-    ahead, driven = cold_reads.ReadAhead(), list[Steps]()
+    ahead, driven = cold_reads.ReadAhead(lambda: 0.0), list[Steps]()
     ahead.drive = driven.append
     found = FileRange(Missing(), 0, AHEAD_FROM_BYTES, 0, 10_000)  # type: ignore[arg-type]
     for _ in range(3):
@@ -262,8 +262,42 @@ def test_what_follows_is_read_once_at_a_time_and_not_for_too_many(monkeypatch: p
     assert len(driven) == AHEAD_MAX + 1
 
 
+class Kept(Missing):
+    """A file that is in memory, but for what is `missing`. `kept` has what it was to keep there."""
+
+    def __init__(self) -> None:
+        self.missing = False
+        self.kept: list[tuple[int, int]] = []
+
+    def require_cached(self, position: int, length: int) -> None:
+        if self.missing:
+            super().require_cached(position, length)
+
+    def keeping(self, position: int, length: int) -> NotCached:
+        return NotCached(ANY_DEVICE, lambda at_least=0: self.kept.append((position, length)), length, "kept")
+
+
+def test_what_follows_is_kept_in_memory_for_a_while_after_something_was_missing() -> None:
+    """Else it may be evicted just before it is asked for. Where nothing is missing that costs nothing."""
+    now, file = [1_000.0], Kept()
+    ahead = cold_reads.ReadAhead(lambda: now[0])
+    found = FileRange(file, 10, AHEAD_FROM_BYTES, 0, 10_000_000)  # type: ignore[arg-type]
+    ahead.answered("t", 0, 5, found)
+    assert file.kept == []
+    file.missing = True
+    ahead.answered("t", 0, 5, found)
+    file.missing = False
+    for _ in range(2):
+        now[0] += KEEP_MS / 2 - 1
+        ahead.answered("t", 0, 5, found)
+    assert file.kept == [(10 + AHEAD_FROM_BYTES, AHEAD_FROM_BYTES)] * 2
+    now[0] += 2
+    ahead.answered("t", 0, 5, found)
+    assert len(file.kept) == 2
+
+
 def test_what_follows_a_small_answer_is_not_asked_for() -> None:
-    ahead, driven = cold_reads.ReadAhead(), list[Steps]()
+    ahead, driven = cold_reads.ReadAhead(lambda: 0.0), list[Steps]()
     ahead.drive = driven.append
     ahead.answered("t", 0, 5, FileRange(Missing(), 0, AHEAD_FROM_BYTES - 1, 0, 10_000))  # type: ignore[arg-type]
     assert not driven

@@ -278,6 +278,23 @@ def test_a_chunk_that_was_added_and_then_read_in_was_read_once() -> None:
     assert 1 in cache, "its second read made it active"
 
 
+def test_what_is_kept_is_evicted_last_of_its_list_and_counts_as_read_once() -> None:
+    cache = PageCache(4)
+    for chunk in (1, 2, 3, 4):
+        cache.insert(chunk, 0.0)
+    for _ in range(2):
+        cache.keep(1)
+    cache.keep(99)
+    cache.insert(5, 0.0)
+    cache.insert(6, 0.0)
+    assert cached(cache) == [1, 4, 5, 6]
+    cache.keep(4)
+    cache.ready_at(4)
+    for chunk in (7, 8, 9):
+        cache.insert(chunk, 0.0)
+    assert cached(cache) == [4, 7, 8, 9], "4 is active, 1 is not"
+
+
 def test_a_read_that_brings_a_chunk_in_is_its_first() -> None:
     cache = PageCache(4)
     cache.insert(1, 0.0, read=True)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 
 from controller.cli.main import main
 from controller.labs.tiers import physical
+from controller.labs.tiers.caches import PageCache
 from controller.labs.tiers.driver import DriverJob, LabDriver
 from controller.labs.tiers.figures import Case, LabRun, figures
 from controller.labs.tiers.physical import BLKIO, MEMORY, PREFIX, PhysicalUnavailable, Rig, physical_load, require
@@ -314,6 +316,59 @@ def test_linux_reads_ahead_as_the_model_does() -> None:
         os.kill(files.pid, signal.SIGCONT)
         reader.join()
         os.close(file)
+
+
+KEEPER = """
+import os, pathlib, sys, time
+from controller.system import _cached_pages, keep_in_cache
+CHUNK, CAPACITY, CHUNKS = 1 << 20, 40, 100
+group, file = pathlib.Path(sys.argv[1]), os.open(sys.argv[2], os.O_RDONLY)
+os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+(group / "cgroup.procs").write_text("0")
+used = int((group / "memory.usage_in_bytes").read_text())
+(group / "memory.limit_in_bytes").write_text(str(used + CAPACITY * CHUNK))
+for number in range(CHUNKS):
+    for part in range(0, CHUNK, CHUNK // 8):
+        os.posix_fadvise(file, number * CHUNK + part, CHUNK // 8, os.POSIX_FADV_WILLNEED)
+    while _cached_pages(file, number * CHUNK, CHUNK) < CHUNK // 4096:
+        time.sleep(0.001)
+    what = dict(enumerate(sys.argv[3:], CAPACITY // 2)).get(number)
+    if what == "keep":
+        keep_in_cache(file, 0, CHUNK)
+        keep_in_cache(file, number * CHUNK, CHUNK)  # the kernel moves pages between lists some at a time
+    elif what:
+        os.pread(file, CHUNK, 0)
+    if _cached_pages(file, 0, CHUNK) < CHUNK // 4096:
+        break
+print(number)
+"""
+
+
+@on_devices
+def test_linux_keeps_as_the_model_does(tmp_path: Path) -> None:
+    """A chunk is read ahead, then others; half of the page cache later it is kept, or read. When is it evicted?"""
+    with (tmp_path / "file").open("wb") as file:
+        file.write(bytes(100 << 20))
+        file.flush()
+        os.fsync(file.fileno())
+        for what in ((), ("read",), ("keep",), ("keep", "keep"), ("keep", "read"), ("read", "keep")):
+            cache, expected = PageCache(40), 0
+            for number in range(100):
+                cache.insert(number, 0.0)
+                if (done := dict(enumerate(what, 20)).get(number)) == "keep":
+                    cache.keep(0)
+                elif done:
+                    cache.ready_at(0)
+                expected += 0 in cache
+
+            def evicted_after(what: Sequence[str] = what) -> int:
+                while cached_bytes(file.fileno()):
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                with physical.cgroup(MEMORY) as group:
+                    command = [sys.executable, "-c", KEEPER, str(group), str(tmp_path / "file"), *what]
+                    return int(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+
+            eventually(lambda: abs(evicted_after() - expected) <= 3, f"evicted after {expected}: {what}")  # noqa: B023
 
 
 @on_devices

@@ -227,3 +227,25 @@ def test_what_was_written_lately_is_asked_for_when_it_is_sent(disk: FileDisk, fi
     os.posix_fadvise(found.file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     with pytest.raises(NotCached):
         found.file.require_cached(found.position, found.length)
+
+
+@pytest.mark.parametrize(("position", "length"), [(0, MEGABYTE), (4_097, 1), (MEGABYTE - 1, 1), (500_000, MEGABYTE)])
+def test_what_is_kept_is_in_the_page_cache(file: CachedFile, position: int, length: int) -> None:
+    """In whole pages, up to the file's end. Which eviction it survives: `tests/labs/test_tiers_physical.py`."""
+
+    def is_kept() -> bool:  # a busy system may evict it at once
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        file.keeping(position, length).read_in()
+        return system.is_cached(file.fileno(), position, min(length, MEGABYTE - position), busy=False)
+
+    eventually(is_kept, f"{length} bytes at {position} are there")
+
+
+def test_what_can_not_be_kept_is_left_as_it_is(tmp_path: Path) -> None:
+    """A directory, a pipe and a file that is closed can't be mapped."""
+    read_end, write_end = os.pipe()
+    directory = os.open(tmp_path, os.O_RDONLY)
+    for fd in (read_end, write_end, directory, 10_000):
+        system.keep_in_cache(fd, 0, MEGABYTE)
+    for fd in (read_end, write_end, directory):
+        os.close(fd)

@@ -26,6 +26,7 @@ COLD_BYTES = 1024 * 1024
 """Of one partition's records that are not in memory, as far as one answer has them."""
 AHEAD_FROM_BYTES = 64 * 1024
 """A smaller answer costs less than the question whether what follows it is in memory."""
+KEEP_MS = 60_000.0
 AHEAD_MAX = 64
 """Reads ahead that a device has at once; with more readers some do without."""
 
@@ -49,13 +50,16 @@ def read_in(cold: NotCached, at_least: int = 0) -> Generator[Yielded, Any, bool]
 
 class ReadAhead:
     """Reads in, in the background, what lies behind a large answer, as much again: who reads a log from one end to the
-    other asks for it next, and does not wait for the device then.
+    other asks for it next, and does not wait for the device then. What is there already is kept there, if anything was
+    missing within `KEEP_MS`: else it may be evicted just before it is asked for, and so may all that follows.
 
     What follows an answer is read once at a time, and for `AHEAD_MAX` answers of a device at most: whatever clients ask
     for again and again, or at once, must not take the places of fetches in the device's queue."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], float]) -> None:
         self.drive: Drive = finish
+        self._now_ms = now_ms
+        self._missed_ms = -KEEP_MS
         self._under_way: dict[Device, set[tuple[str, int, int]]] = {}
 
     def answered(self, topic: str, partition: int, offset: int, found: FileRange) -> None:
@@ -65,18 +69,22 @@ class ReadAhead:
             return
         try:
             found.file.require_cached(found.position + found.length, length)
+            if self._now_ms() - self._missed_ms >= KEEP_MS:
+                return
+            wanted = found.file.keeping(found.position + found.length, length)
         except NotCached as missing:
-            answer, under_way = (topic, partition, offset), self._under_way.setdefault(missing.device, set())
-            if answer not in under_way and len(under_way) < AHEAD_MAX:
-                under_way.add(answer)
-                self.drive(_read_ahead(missing, partial(under_way.discard, answer)))
+            wanted, self._missed_ms = missing, self._now_ms()
+        answer, under_way = (topic, partition, offset), self._under_way.setdefault(wanted.device, set())
+        if answer not in under_way and len(under_way) < AHEAD_MAX:
+            under_way.add(answer)
+            self.drive(_read_ahead(wanted, partial(under_way.discard, answer)))
 
 
-def _read_ahead(missing: NotCached, ended: Callable[[], None]) -> Steps:
+def _read_ahead(wanted: NotCached, ended: Callable[[], None]) -> Steps:
     try:
         with suppress(OSError, DeviceUnavailable):  # the fetch that needs it finds out
             # Of no size: it counts by `AHEAD_MAX`, and holds no memory of its own.
-            yield Job(missing.read_in, missing.device, what=f"ahead: {missing}")
+            yield Job(wanted.read_in, wanted.device, what=f"ahead: {wanted}")
     finally:
         ended()
 

@@ -59,7 +59,7 @@ class PartitionReader:
         self._throttle = throttle
         self._partition_events = partition_events
         self._clock = clock
-        self.ahead = ReadAhead()
+        self.ahead = ReadAhead(clock.now_ms)
 
     def read(
         self, ask: FetchParams, partitions: Sequence[tuple[str, FetchPartition]], before: Sequence[LogReadResult | None]

@@ -82,6 +82,14 @@ class PageCache:
         (self._active if chunk in self._active else self._inactive)[chunk] = ready
         self.ready_at(chunk)
 
+    def keep(self, chunk: int) -> None:
+        """Make a chunk the newest of its list, as pages are that were locked in memory. It counts as read once then."""
+        if chunk in self._inactive:
+            self._read_once.add(chunk)
+            self._inactive.move_to_end(chunk)
+        elif chunk in self._active:
+            self._active.move_to_end(chunk)
+
     def balance(self) -> None:
         """See how long the lists are, which counts until the next call."""
         self._is_inactive_low = len(self._active) > len(self._inactive)

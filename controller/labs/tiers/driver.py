@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 
 from controller.labs.tiers.placement import SPAN, Devices, FlushTurns, TieredStore, drawn, phases, store_of
 from controller.labs.tiers.workload import DIRTY_SHARE, Architecture, Flush, LabWorkload, LogStorage
-from controller.system import is_cached
+from controller.system import is_cached, keep_in_cache
 from statemachines.tier_placement import FlushReason
 
 Ahead: TypeAlias = "Queue[tuple[str, int]]"
@@ -237,8 +237,8 @@ class LabDriver:
         return sent
 
     def ahead(self, kind: str) -> Ahead:
-        """Return the queue of a thread that reads a consumer's next chunks in the background, as brokers do: those that
-        are not in the page cache. A fetch of one waits until it is there."""
+        """Return the queue of a thread that reads a consumer's next chunks in the background, as brokers do, and keeps
+        those that are in the page cache there. A fetch of one waits until it is there."""
         chunks: Ahead = Queue()
 
         def read() -> None:
@@ -247,7 +247,9 @@ class LabDriver:
                 self.found[f"{kind} threads"].append(threading.get_native_id())
             while True:
                 path, at = chunks.get()
-                if not is_cached(files(path), at, self.chunk, busy=False):
+                if is_cached(files(path), at, self.chunk, busy=False):
+                    keep_in_cache(files(path), at, self.chunk)
+                else:
                     for part in range(at, at + self.chunk, self.window):
                         os.pread(files(path), self.window, part)
                 chunks.task_done()

@@ -249,11 +249,13 @@ class LabBroker:
         return self._first_evicted.pop(chunk, self.cache.evicted + 1) <= self.cache.evicted
 
     def _read_ahead(self, now: float, fetch: Fetch) -> None:
-        """Begin to read the chunk behind an answered one in the background, as brokers do."""
+        """Begin to read the chunk behind an answered one in the background, or to keep it, as brokers do."""
         following = replace(fetch, number=fetch.number + 1)
         chunk = chunk_of(following.partition, SPAN // 2 + following.number)
         is_written = following.number <= self._written[following.partition]
-        if is_written and chunk not in self._coming and chunk not in self.cache:
+        if chunk in self.cache and chunk not in self._coming:
+            self.cache.keep(chunk)
+        elif is_written and chunk not in self._coming:
             self._coming[chunk] = []
             ready, come = self._first_window(now, following, chunk)
             self.cache.insert(chunk, math.inf)
