@@ -266,9 +266,7 @@ class LogMaintenance:
         except LogOffline:
             # `LogManager.of_failures` has already reported it with its cause.
             return
-        except OutOfResources as shortage:
-            self._note("warning", f"log directory {directory.path}: maintenance is postponed: {shortage.cause}")
-        except DeviceUnavailable as error:
+        except (OutOfResources, DeviceUnavailable) as error:
             self._note("warning", f"log directory {directory.path}: maintenance is postponed: {error}")
         except Exception:  # noqa: BLE001 - logged with its place; the other directories are looked after
             self._note("error", f"log directory {directory.path}: maintenance failed\n{traceback.format_exc()}")

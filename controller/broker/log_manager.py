@@ -138,8 +138,8 @@ class LogManager:
 
     def _homes(self) -> list[LogDirectory]:
         """The directories that are online and take new logs."""
-        online = [one for one in self.directories if one.health.cause is None]
-        return [one for one in online if self._is_ssd(one.path)] if self._tiers else online
+        online = (one for one in self.directories if one.health.cause is None)
+        return [one for one in online if not self._tiers or self._is_ssd(one.path)]
 
     def bytes_on_hdd(self, path: str) -> dict[TopicPartition, int]:
         """Of each log that has its home on an SSD: the size of its segments in this directory, on an HDD."""

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(objects if arguments.runs > 1 else objects[0], indent=2, sort_keys=True))
     elif arguments.runs > 1:
         show(runs_table(results))
-    return max((_status(result) for result in results), key=_severity)
+    return max((exit_status(one.report.verdict, could_not_run=one.could_not_run) for one in results), key=_severity)
 
 
 def _in_process(folder: Path | None) -> LiveHost:
@@ -101,10 +101,6 @@ def _silent(at_ms: float, line: str) -> None:
 def _ending(result: RunResult, number: int, runs: int) -> str:
     text = report_text(result.report)
     return f"\n{text}" if runs == 1 else f"\n{text}\nrun {number} of {runs}: {result.wall_s:.1f} s\n"
-
-
-def _status(result: RunResult) -> int:
-    return exit_status(result.report.verdict, could_not_run=result.could_not_run)
 
 
 def _severity(status: int) -> int:

@@ -230,7 +230,8 @@ def _summary(seed: int, result: SimulationResult, difference: str | None) -> _Su
     )
     if difference is not None:
         return _Summary(seed, judgement.verdict, VIOLATED, f"not repeatable: {difference}", recoveries)
-    return _Summary(seed, judgement.verdict, _status(result), error, recoveries)
+    status = exit_status(result.report.verdict, could_not_run=result.could_not_run)
+    return _Summary(seed, judgement.verdict, status, error, recoveries)
 
 
 def summary_text(summaries: Sequence[_Summary], command: str) -> str:
@@ -275,7 +276,3 @@ def ranges(seeds: Sequence[int]) -> str:
         else:
             rows.append([seed])
     return ", ".join(f"{row[0]}..{row[-1]}" if len(row) > 2 else ", ".join(str(seed) for seed in row) for row in rows)
-
-
-def _status(result: SimulationResult) -> int:
-    return exit_status(result.report.verdict, could_not_run=result.could_not_run)

@@ -167,7 +167,7 @@ class MemoryFile:
         self._disk.require_cached(self._path, length)
 
     def keeping(self, position: int, length: int) -> NotCached:
-        return NotCached(self._disk.device_of(self._path), _keep_nothing, length, f"{length} bytes of {self._path}")
+        return NotCached(self._disk.device_of(self._path), lambda _least=0: None, length, "nothing evicts it")
 
     def size(self) -> int:
         self._disk.look(self._directory)
@@ -487,10 +487,6 @@ def _tear(inode: _Inode, draw: Draw) -> None:
         elif kind == 2:
             data[damaged_from:] = draw.randbytes(len(data) - damaged_from)
     inode.synced, inode.cut = len(data), b""
-
-
-def _keep_nothing(_at_least: int = 0) -> None:
-    """What is in memory stays there until `evict`."""
 
 
 def _ignore_wait(_for_ms: float) -> None:

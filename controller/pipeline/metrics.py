@@ -12,7 +12,6 @@ What a client saw decides when the failover of a traced run was over, by the sce
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from typing import Any
 
@@ -445,12 +444,9 @@ def _failovers(table: pa.Table) -> pa.Table:
     ordered = table.sort_by([("at_ms", "ascending"), ("place", "ascending")])
     run = ordered.column("run")[0].as_py()
     records = [_record(row) for row in ordered.to_pylist()]
-    found = [{"run": run, **_fields(one)} for one in find_failovers(records)]
+    names = [field.name for field in _ARROW if field.name != "run"]
+    found = [{"run": run} | {name: getattr(one, name) for name in names} for one in find_failovers(records)]
     return pa.Table.from_pylist(found, schema=_ARROW)
-
-
-def _fields(one: Any) -> dict[str, Any]:
-    return {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
 
 
 def _record(row: dict[str, Any]) -> TraceRecord:

@@ -104,11 +104,6 @@ class _Receiving:
         return None
 
 
-def _carry_out(job: Job) -> None:
-    """What it returns or raises has no one to take it."""
-    outcome_of(job.call)
-
-
 class DeviceSteps:
     """Runs steps in virtual time: a job of a device takes as long as the device's queue says, or until the device is
     slow no more, and has no answer after `limit_ms`. One that begins later than that is not carried out; else it
@@ -163,7 +158,7 @@ class DeviceSteps:
             if not is_over:
                 is_over = True
                 if is_late:
-                    _carry_out(job)
+                    outcome_of(job.call)  # no one takes it
                 else:
                     self._go_on(steps, ended, partial(resumed, steps, job))
 

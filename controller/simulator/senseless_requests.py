@@ -22,7 +22,6 @@ from controller.protocol.schema import (
     Inline,
     Ints,
     Longs,
-    Message,
     Nested,
     RecordBytes,
     Struct,
@@ -100,16 +99,13 @@ class ValueGenerator:
             header = RequestHeader(key, version, self._rng.randrange(1 << 31), self._one_of(("fuzz", "", None)))
             self._has_many = False
             self._sizes.clear()
-            message = self._message(MESSAGES[key].request, version)
+            message = self._struct(MESSAGES[key].request.struct, version)
             if self._has_many and self._bytes_in(message) > MANY_BYTES:
                 continue
             try:
                 return encode_request(header, message)
             except UnencodableValue:
                 continue  # this version can't say it
-
-    def _message(self, message: Message, version: int) -> Any:
-        return self._struct(message.struct, version)
 
     def _struct(self, table: Struct, version: int) -> Any:
         drawn = self._drawn.get((id(table), version))

@@ -506,21 +506,16 @@ class LogDirectory:
 
     def delete(self, partition: TopicPartition) -> None:
         """Remove the partition at once; `purge_deleted` removes its files. KeyError if it is not here."""
-        self.delete_all((partition,))
-
-    def delete_all(self, partitions: Sequence[TopicPartition]) -> None:
-        """`delete` for many, with one write of each checkpoint."""
-        self._retire(partitions, DELETED)
+        self._retire(partition, DELETED)
 
     def set_aside(self, partition: TopicPartition) -> None:
         """Remove the partition, but keep its files under another name for good. KeyError if it is not here."""
-        self._retire((partition,), STRAY)
+        self._retire(partition, STRAY)
 
-    def _retire(self, partitions: Sequence[TopicPartition], suffix: str) -> None:
+    def _retire(self, partition: TopicPartition, suffix: str) -> None:
         self.health.check()
-        for partition in partitions:
-            self.logs[partition].settle()
-        retiring = self.retiring(partitions, suffix)
+        self.logs[partition].settle()
+        retiring = self.retiring((partition,), suffix)
         retiring()
         retiring.finish()
 

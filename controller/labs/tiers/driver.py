@@ -237,8 +237,8 @@ class LabDriver:
         return sent
 
     def ahead(self, kind: str) -> Ahead:
-        """Return the queue of a thread that reads a consumer's next chunks in the background, as brokers do, and keeps
-        those that are in the page cache there. A fetch of one waits until it is there."""
+        """Return the queue of a thread that reads a consumer's next chunks in the background, as brokers do, and may
+        keep those that are in the page cache there. A fetch of one waits until it is there."""
         chunks: Ahead = Queue()
 
         def read() -> None:
@@ -248,7 +248,8 @@ class LabDriver:
             while True:
                 path, at = chunks.get()
                 if is_cached(files(path), at, self.chunk, busy=False):
-                    keep_in_cache(files(path), at, self.chunk)
+                    if self.job.architecture.keeps:
+                        keep_in_cache(files(path), at, self.chunk)
                 else:
                     for part in range(at, at + self.chunk, self.window):
                         os.pread(files(path), self.window, part)
