@@ -674,7 +674,7 @@ class ReplicaFetcherManager:
             self._take_out(key)
             followed = None if partition.log is None else self._begun(partition, partition.log)
             if followed is not None:
-                place = (partition.leader, self._number(key))
+                place = (partition.leader, (zlib.crc32(key[0].encode()) + key[1]) % self._count)
                 fetcher = self._fetchers.get(place) or Fetcher(*place, self._tools)
                 fetcher.add(followed)
                 self._placed[key] = fetcher
@@ -711,9 +711,6 @@ class ReplicaFetcherManager:
             fetcher.close()
         self._fetchers.clear()
         self._placed.clear()
-
-    def _number(self, key: Key) -> int:
-        return (zlib.crc32(key[0].encode()) + key[1]) % self._count
 
     def _take_out(self, key: Key) -> None:
         fetcher = self._placed.pop(key, None)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from controller.broker.records.cold_reads import until_cached
-from controller.broker.request_context import Drive, Job, Steps, Yielded, finish, together
+from controller.broker.request_context import SLICE, Drive, Job, Steps, Yielded, finish, together
 from controller.storage import (
     NO_TOPIC_ID,
     DeviceUnavailable,
@@ -67,6 +67,8 @@ class LogManager:
         self.of_silences: list[Callable[[LogDirectory], None]] = []
         """Called when partitions were refused since the directory's device had no answer in time."""
         self.drive: Drive = finish
+        self._nowhere: set[TopicPartition] = set()
+        """Those that were refused: no directory has a log of them, offline or not."""
         self.preferred: dict[TopicPartition, str] = {}
         """Where logs that are not made yet are to lie, as AlterReplicaLogDirs asked for."""
         self._not_made: dict[TopicPartition, LogOffline | OutOfResources | DeviceUnavailable] = {}
@@ -208,26 +210,33 @@ class LogManager:
         directory = self.directory_of(topic, index)
         return None if directory is None else directory.logs[topic, index]
 
-    def to_make(
-        self, wanted: Sequence[tuple[TopicPartition, bytes, bool]]
-    ) -> dict[LogDirectory, dict[TopicPartition, bytes]]:
-        """Of these partitions (with the topic id, and whether it is new to the cluster) those that have no log yet and
-        may have one, by the directory where it is to be made."""
-        found: dict[LogDirectory, dict[TopicPartition, bytes]] = {}
+    def plan(
+        self,
+        wanted: Sequence[tuple[TopicPartition, bytes, bool]],
+        planned: dict[LogDirectory, dict[TopicPartition, bytes]],
+    ) -> set[TopicPartition]:
+        """Adds those of these partitions (with the topic id, and whether it is new to the cluster) that have no log yet
+        and may have one, by the directory where it is to be made. Returns them."""
+        added: set[TopicPartition] = set()
         all_online, homes = self._all_online, self._homes()
         for key, topic_id, is_new in wanted:
-            if self.directory_of(*key) is None and homes and (all_online or is_new) and self._why_unopened(key) is None:
-                found.setdefault(self._home_for(key, homes, found), {})[key] = topic_id
-        return found
+            if any(key in those for those in planned.values()):
+                added.add(key)  # named twice
+                continue
+            may_be_made = bool(homes) and (all_online or is_new or key in self._nowhere)
+            if may_be_made and self.directory_of(*key) is None and self._why_unopened(key) is None:
+                planned.setdefault(self._home_for(key, homes, planned), {})[key] = topic_id
+                added.add(key)
+        return added
 
     def make(
         self,
         logs: Mapping[LogDirectory, Mapping[TopicPartition, bytes]],
         made: Callable[[Collection[TopicPartition]], None],
     ) -> Steps:
-        """Makes the files of new logs, by a job for each directory; `get_or_create` finds them then. `made` is called
-        with those of a directory as soon as they are there, or can't be made: then `get_or_create` raises the error
-        once, since the partition must not come to lie in a second directory."""
+        """Makes the files of new logs, by jobs in each directory; `get_or_create` finds them then. `made` is called
+        with those of a job as soon as they are there, or can't be made: then `get_or_create` raises the error once,
+        since the partition must not come to lie in a second directory."""
         self._not_made.clear()
         yield from together([self._make(one, those, made) for one, those in logs.items()], self.drive)
 
@@ -237,13 +246,24 @@ class LogManager:
         those: Mapping[TopicPartition, bytes],
         made: Callable[[Collection[TopicPartition]], None],
     ) -> Steps:
-        try:
-            if not self._all_online:
-                directory.note_made(those.keys())
-            yield from self._change(directory, directory.making(those))
-        except (LogOffline, OutOfResources, DeviceUnavailable) as error:
-            self._not_made.update(dict.fromkeys(those.keys() - directory.logs.keys(), error))
-        made(those.keys())
+        silent: DeviceUnavailable | None = None
+        keys = list(those)
+        for some in (keys[first : first + SLICE] for first in range(0, len(keys), SLICE)):
+            try:
+                if silent is not None:
+                    yield None
+                    raise silent
+                if not self._all_online:
+                    directory.note_made(some)
+                yield from self._change(directory, directory.making({key: those[key] for key in some}))
+            except (LogOffline, OutOfResources, DeviceUnavailable) as error:
+                silent = error if isinstance(error, DeviceUnavailable) else None
+                missing = set(some) - directory.logs.keys()
+                self._not_made.update(dict.fromkeys(missing, error))
+                self._nowhere.update(missing if silent is not None else ())
+                for key in missing if isinstance(error, OutOfResources) else missing & directory.unopened.keys():
+                    self.prefer(key, directory.path)  # some of its files may be there
+            made(some)
 
     def _change(self, directory: LogDirectory, change: LogsChange) -> Steps:
         """Raises LogOffline, OutOfResources, DeviceUnavailable."""
@@ -265,7 +285,7 @@ class LogManager:
         """Where the log is to be made: as was asked for, or, of those whose devices answer, where the fewest are, as
         Kafka's broker does."""
         path = self.preferred.pop(key, None)
-        fewest = min(homes, key=lambda one: (bool(one.late), len(one.logs) + len(planned.get(one, ()))))
+        fewest = min(homes, key=lambda one: (one.is_silent, len(one.logs) + len(planned.get(one, ()))))
         return next((one for one in homes if one.path == path), fewest)
 
     def _why_unopened(self, key: TopicPartition) -> LogOffline | DeviceUnavailable | None:
@@ -285,7 +305,7 @@ class LogManager:
             if (why := self._why_unopened(key)) is not None:
                 raise why
             homes = self._homes()
-            if not homes or not is_new:
+            if not homes or not (is_new or key in self._nowhere):
                 for one in self.directories:
                     one.health.check()
             directory = self._home_for(key, homes, {})

@@ -281,12 +281,16 @@ class ReplicaManager:
             unheard.update(partition.key for partition in unnotified)
             self._notify(self.of_stops, failed + unnotified)
 
+        to_make: dict[LogDirectory, dict[tuple[str, int], bytes]] = {}
+        waiting: dict[tuple[str, int], list[int]] = {}
         for first in range(0, max(len(rows), 1), SLICE):
             if first:
                 yield None
-            yield from self._after_logs(rows, range(first, min(first + SLICE, len(rows))), apply)
-            if is_refused:
-                return None
+            apply(self._without_files(rows, range(first, min(first + SLICE, len(rows))), to_make, waiting))
+        if self._logs is not None:
+            yield from self._logs.make(to_make, lambda keys: apply([place for key in keys for place in waiting[key]]))
+        if is_refused:
+            return None
         codes = iter(errors)
         answers = [
             LeaderAndIsrTopicError(
@@ -300,17 +304,17 @@ class ReplicaManager:
             answers = failed_in(answers, unheard)
         return LeaderAndIsrResponse(ErrorCode.NONE, tuple(answers))
 
-    def _after_logs(
+    def _without_files(
         self,
         rows: Sequence[tuple[LeaderAndIsrTopicState, LeaderAndIsrPartitionState]],
         places: Sequence[int],
-        apply: Callable[[Sequence[int]], None],
-    ) -> Steps:
-        """Apply the rows at these places; those of new logs once a directory has the files, all others before. What
-        else `_apply` asks of a partition, it asks again."""
+        to_make: dict[LogDirectory, dict[tuple[str, int], bytes]],
+        waiting: dict[tuple[str, int], list[int]],
+    ) -> Sequence[int]:
+        """Those of these places whose rows need no new log. The others' logs are added `to_make`, and their places to
+        `waiting`. What else `_apply` asks of a partition, it asks again."""
         if self._logs is None:
-            apply(places)
-            return
+            return places
         places_of: dict[tuple[str, int], list[int]] = {}
         wanted: list[tuple[tuple[str, int], bytes, bool]] = []
         for place in places:
@@ -321,10 +325,11 @@ class ReplicaManager:
             if has_none and key[1] >= 0 and self._broker_id in state.replicas and not name_fault(key[0]):
                 places_of.setdefault(key, []).append(place)
                 wanted.append((key, topic.topic_id, state.is_new))
-        to_make = self._logs.to_make(wanted)
-        waiting = {place for keys in to_make.values() for key in keys for place in places_of[key]}
-        apply([place for place in places if place not in waiting])
-        yield from self._logs.make(to_make, lambda keys: apply([place for key in keys for place in places_of[key]]))
+        planned = self._logs.plan(wanted, to_make)
+        for key in planned:
+            waiting.setdefault(key, []).extend(places_of[key])
+        later = {place for key in planned for place in places_of[key]}
+        return [place for place in places if place not in later]
 
     def _applied(
         self,

@@ -360,7 +360,8 @@ class ConfigWatch:
     async def _old(self, names: list[str]) -> tuple[str, ...]:
         """Of notices that were read before, those that every broker has had the time to read."""
         rows = await self._notices(names)
-        return tuple(name for name, row in zip(names, rows, strict=True) if row is not None and self._is_old(row))
+        since_ms = self._clock.wall_ms() - NOTICE_LIFE_MS
+        return tuple(name for name, row in zip(names, rows, strict=True) if row and row.stat.ctime_ms < since_ms)
 
     async def _notices(self, names: list[str]) -> tuple[Znode | None, ...]:
         wanted = [paths.child(paths.CONFIG_CHANGES, name) for name in names]
@@ -392,9 +393,6 @@ class ConfigWatch:
         except DamagedZnode as damaged:
             self._trace.emit(Noted("error", str(damaged)))
             return None
-
-    def _is_old(self, row: Znode) -> bool:
-        return self._clock.wall_ms() - row.stat.ctime_ms > NOTICE_LIFE_MS
 
 
 def notice_number(name: str) -> int | None:

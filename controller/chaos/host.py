@@ -141,7 +141,7 @@ class RealHost(LiveHost):
             "zookeeper.session.timeout.ms": str(self._cluster.session_timeout_ms),
             "zookeeper.connection.timeout.ms": str(CONNECTION_TIMEOUT_MS),
             "log.dirs": str(self.folder / f"logs-{node}"),
-            "camerlengo.trace.file": str(self._trace_file(node)),
+            "camerlengo.trace.file": str(self.folder / f"trace-{node}.jsonl"),
         }
         if self._cluster.racks:
             values["broker.rack"] = self._cluster.racks[(node - 1) % len(self._cluster.racks)]
@@ -179,9 +179,6 @@ class RealHost(LiveHost):
     def _port(self, node: int) -> int:
         assert self._ports is not None
         return self._ports.numbers[node - 1]
-
-    def _trace_file(self, node: int) -> Path:
-        return self.folder / f"trace-{node}.jsonl"
 
     def _zookeeper_address(self, node: int) -> str:
         assert self._zookeeper is not None

@@ -163,7 +163,7 @@ async def load_topics(term: Term, names: Sequence[str], since_zxid: int) -> Rows
     )
     columns, faults = sound_topics(decode_topic_assignments(batches, names))
     if shared := await _shared_ids(term, columns):
-        faults |= {number: _shared_id_fault(columns, number, holder) for number, holder in shared.items()}
+        faults |= {n: shared_id_fault(columns.names[n], columns.topic_ids[n], holder) for n, holder in shared.items()}
         term.context.shares_id.update((columns.names[number], holder) for number, holder in shared.items())
         columns = without_topics(columns, list(shared))
     rows = _take_topics(term, columns, faults)
@@ -196,10 +196,6 @@ async def _shared_ids(term: Term, columns: TopicAssignmentColumns) -> dict[int, 
         if holder is not None:
             shared.update(dict.fromkeys(those, holder))
     return shared
-
-
-def _shared_id_fault(columns: TopicAssignmentColumns, number: int, holder: str) -> str:
-    return shared_id_fault(columns.names[number], columns.topic_ids[number], holder)
 
 
 def shared_id_fault(name: str, topic_id: str | None, holder: str) -> str:

@@ -82,12 +82,8 @@ def to_table(records: Sequence[TraceRecord]) -> pa.Table:
     }
     for name, hint in fields.items():
         arrow_type = types.get(hint) or pa.list_(pa.int64())
-        arrays[name] = pa.array([_plain(getattr(record.event, name, None)) for record in records], arrow_type)
+        arrays[name] = pa.array([getattr(record.event, name, None) for record in records], arrow_type)
     return pa.table(arrays)
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def write_parquet(records: Sequence[TraceRecord], path: Path) -> None:

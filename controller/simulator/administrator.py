@@ -238,13 +238,9 @@ def _error(api_key: ApiKey, answer: Any) -> int:
         results = answer.replica_election_results
         error = answer.error_code or results[0].partition_result[0].error_code
     else:
-        results = answer.topics if api_key is ApiKey.CREATE_TOPICS else _results(answer)
-        error = results[0].error_code
+        kind = next(name for name in ("topics", "results", "responses") if hasattr(answer, name))
+        error = getattr(answer, kind)[0].error_code
     return error
-
-
-def _results(answer: Any) -> Any:
-    return answer.results if hasattr(answer, "results") else answer.responses
 
 
 def _request(operation: Operation) -> tuple[ApiKey, Any]:

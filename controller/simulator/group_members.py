@@ -355,7 +355,7 @@ class _Life:
         if self._transformer is not None:
             await self._transform(self._transformer, consumer)
             return
-        due = {place: consumer.positions[place] for place in consumer.places if self._is_due(place, consumer)}
+        due = {one: at for one in consumer.places if (at := consumer.positions[one]) > self._sent.get(one, 0)}
         if not due:
             return
         log, member = self._member.log, self._member
@@ -477,9 +477,6 @@ class _Life:
             if error in _ELSEWHERE:
                 self._link.forget()
             await self.clock.sleep(BACKOFF_MS)
-
-    def _is_due(self, place: int, consumer: SimulatedConsumer) -> bool:
-        return consumer.positions[place] > self._sent.get(place, 0)
 
 
 class SimulatedMember:

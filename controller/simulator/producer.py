@@ -67,11 +67,8 @@ class PartitionQueue:
     def may_come_later(self, batch: Batch) -> bool:
         """Whether an answer "out of order" says nothing against the broker: the batch is sent again, in vain or not,
         until its time is over."""
-        return self._behind_another(batch) or self._overtaken(batch)
-
-    def _behind_another(self, batch: Batch) -> bool:
-        """One before it is yet to be sent again."""
-        return any(each.sequence < batch.sequence for each in (*self.again, *self.in_flight))
+        is_behind_another = any(each.sequence < batch.sequence for each in (*self.again, *self.in_flight))
+        return is_behind_another or self._overtaken(batch)
 
     def _overtaken(self, batch: Batch) -> bool:
         """One after it, in flight with it, was taken first (KAFKA-14359): a log that knows nothing of a producer begins

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -153,6 +154,8 @@ class LogDirectory:
         """Logs that are here and are not used, since what an HDD has of them can't be trusted, or is `late`."""
         self.late: list[LogsChange] = []
         """Those that the device has begun and had no answer for in time."""
+        self.is_silent = False
+        """The device had no answer for a change, and has given none since."""
         self.unsettled: set[TopicPartition] = set()
         """See MOVES."""
         self._made_beside: set[TopicPartition] = set()
@@ -499,10 +502,13 @@ class LogDirectory:
 
     @on_disk
     def _adopt(self, making: LogsChange) -> None:
-        for partition, log in making.logs.items():
-            log.health = self._health_of(partition)
-            self.logs[partition] = log
+        self._put(making.logs)
         making.take()
+
+    def _put(self, logs: Mapping[TopicPartition, PartitionLog]) -> None:
+        for partition, log in logs.items():
+            log.health, log.settings = self._health_of(partition), self._settings_of(partition[0])
+            self.logs[partition] = log
 
     def delete(self, partition: TopicPartition) -> None:
         """Remove the partition at once; `purge_deleted` removes its files. KeyError if it is not here."""
@@ -524,6 +530,10 @@ class LogDirectory:
         `finish` raises LogOffline; OutOfResources: those that have their names still are here, and can be asked for
         again."""
         logs = {partition: self.logs.pop(partition) for partition in partitions}
+        for log in logs.values():
+            log.health = Health(
+                log.directory
+            )  # what still uses a log whose name goes finds no fault with this directory
         call, what = partial(self._retire_files, logs, suffix), f"deletions in {self.path}"
         return LogsChange(tuple(logs), logs, call, self._retired, what)
 
@@ -552,7 +562,7 @@ class LogDirectory:
             self.high_watermarks = _without(self, logs)
         except OSError as error:
             if is_shortage(error):
-                self.logs.update({one: log for one, log in logs.items() if self._disk.is_directory(log.directory)})
+                self._put({one: log for one, log in logs.items() if self._disk.is_directory(log.directory)})
             raise
         finally:
             for partition, log in logs.items():
@@ -562,19 +572,22 @@ class LogDirectory:
     def unanswered(self, change: LogsChange, error: DeviceUnavailable) -> None:
         """The job has no answer in time. What it has begun, it may still do: nothing is made of these partitions before
         `finish_late`."""
+        self.is_silent = True
         if change.give_up():
-            self.logs.update(change.logs)
+            self._put(change.logs)
             return
         self.unopened.update(dict.fromkeys(change.partitions, error))
         self.late.append(change)
 
     def finish_late(self) -> bool:
-        """Take what has ended of `late`. Returns whether all has. Raises LogOffline, OutOfResources."""
+        """Take what has ended of `late`, well or not. Returns whether nothing is left. Raises LogOffline."""
         for change in [one for one in self.late if one.ended]:
             self.late.remove(change)
             for partition in change.partitions:
                 self.unopened.pop(partition, None)
-            change.finish()
+            with suppress(OutOfResources):
+                change.finish()
+        self.is_silent = bool(self.late)
         return not self.late
 
     @on_disk

@@ -522,9 +522,6 @@ class RowWriter(Generic[W]):
             await self._settle(*in_flight.popleft())
         return RowsWritten(self._versions, tuple(sorted(self._moved, key=lambda moved: moved[0])))
 
-    def _send_rows(self, indices: Sequence[int]) -> Future[WriteResults]:
-        return self._send([self._rows[index] for index in indices])
-
     async def _settle(self, indices: Sequence[int], sent: Future[WriteResults]) -> None:
         """Sees one batch through. Batches before it are settled, so that a parent they hold is there or handed back."""
         unknown_outcomes, fruitless = 0, False
@@ -555,7 +552,7 @@ class RowWriter(Generic[W]):
                 fruitless = True
             if not left:
                 return
-            indices, sent = left, self._send_rows(left)
+            indices, sent = left, self._send([self._rows[index] for index in left])
 
     def _refused(self, indices: Sequence[int], failure: MultiFailed | UnknownOutcome) -> int | None:
         """The row, one of many, that this client may not set: handed back with a stand-in, so that the others are

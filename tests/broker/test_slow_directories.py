@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 
 import pytest
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from controller.broker.log_maintenance import ASK_AGAIN_MS, LogMaintenance
 from controller.broker.partition import Role
-from controller.broker.request_context import Job, Steps, finish, together
+from controller.broker.request_context import SLICE, Job, Steps, finish, together
 from controller.protocol.codec import ApiKey
 from controller.protocol.control import LeaderAndIsrResponse
 from controller.protocol.errors import ErrorCode
@@ -31,6 +32,7 @@ class SlowHolder(Holder):
     def __init__(self, partitions: int = 4) -> None:
         super().__init__(partitions, disks=2)
         self.asked_for = 0
+        self.is_new = True
         self.jobs = Jobs()
         self.maintenance = LogMaintenance(
             self.settings,
@@ -51,7 +53,8 @@ class SlowHolder(Holder):
         self.broker.drive = self.jobs.drive
         request = self.roles((1, 2, 3))
         (topic,) = request.topic_states
-        asked = replace(topic, partition_states=tuple(topic.partition_states[number] for number in numbers))
+        states = (replace(topic.partition_states[number], is_new=self.is_new) for number in numbers)
+        asked = replace(topic, partition_states=tuple(states))
         return Asked(self, ApiKey.LEADER_AND_ISR, 5, replace(request, topic_states=(asked,)))
 
     def finished(self, asked: Asked) -> list[ErrorCode]:
@@ -84,7 +87,7 @@ class Begun:
             call()
 
         change._call = slow
-        self._thread = threading.Thread(target=change)
+        self._thread = threading.Thread(target=change, daemon=True)
         self._thread.start()
         begun.wait()
 
@@ -205,3 +208,84 @@ def test_steps_together_end_with_the_last_and_raise_the_first_error() -> None:
     jobs.run()
     assert ended == [(1, 1), (2, 2), "all"]
     assert finish(together([], finish)) is None
+
+
+def test_a_directory_that_refused_before_it_had_begun_is_avoided_too() -> None:
+    broker = SlowHolder()
+    asked = broker.begin_roles((0, 1))
+    broker.jobs.fail(SILENT)  # not begun
+    question = broker.jobs.waiting.pop()
+    assert broker.finished(asked) == [FAILED, NONE]
+    assert broker.finished(broker.begin_roles((2, 3))) == [NONE, NONE]
+    assert broker.where() == {1: "logs1", 2: "logs1", 3: "logs1"}
+    broker.jobs.waiting.append(question)
+    assert broker.finished(broker.begin_roles((0,))) == [NONE]
+    assert broker.where()[0] == "logs1", "the question has no answer before the request is made"
+    assert broker.asked_for == 1
+
+
+def test_rows_that_need_no_files_wait_for_none_in_a_large_request() -> None:
+    count = 2 * SLICE + 10
+    broker = SlowHolder(count)
+    last = count - 1
+    assert broker.finished(broker.begin_roles((last,))) == [NONE]
+    (one,) = broker.broker.replicas.partitions()
+    one.stand_down()
+    one.leader_epoch = -1
+    asked = broker.begin_roles(tuple(range(count)))
+    assert one.role is Role.LEADER
+    sizes = [len(job.call.partitions) for _, job in broker.jobs.waiting if isinstance(job.call, LogsChange)]
+    assert sizes == [SLICE, SLICE]
+    broker.jobs.fail(SILENT)  # what follows in that directory is refused at once
+    errors = broker.finished(asked)
+    assert errors.count(FAILED) == count // 2
+    assert errors.count(NONE) == count - count // 2
+    assert one.role is Role.LEADER
+
+
+def test_a_partition_that_is_named_twice_has_one_log() -> None:
+    broker = SlowHolder()
+    assert broker.finished(broker.begin_roles((0, 0, 1, 0))) == [
+        NONE, ErrorCode.STALE_CONTROLLER_EPOCH, NONE, ErrorCode.STALE_CONTROLLER_EPOCH
+    ]  # fmt: skip
+    assert sorted(number for one in broker.logs.directories for _, number in one.logs) == [0, 1]
+
+
+def test_what_was_refused_is_made_later_although_another_directory_went_offline() -> None:
+    """It had no log anywhere, so that the other directory can't have one."""
+    broker = SlowHolder()
+    broker.logs.directories[1].health.fail(OSError("planted"))
+    asked = broker.begin_roles((0,))
+    broker.jobs.fail(SILENT)
+    assert broker.finished(asked) == [FAILED]
+    broker.is_new = False
+    assert broker.finished(broker.begin_roles((0,))) == [NONE]
+    assert broker.finished(broker.begin_roles((1,))) == [FAILED], "one that may lie in the directory that is offline"
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "too many open files"), None])
+def test_late_files_that_could_not_be_made_are_asked_for_again(error: OSError | None) -> None:
+    """In the directory where some of them may lie."""
+    broker = SlowHolder()
+    asked = broker.begin_roles((0,))
+    late = Begun(broker.jobs)
+    broker.jobs.fail(SILENT)
+    question = broker.jobs.waiting.pop(0)
+    assert broker.finished(asked) == [FAILED]
+    broker.log_settings = LogSettings(segment_bytes=12_345)
+    make_directory = broker.disk.make_directory
+
+    def failing(path: str) -> None:
+        make_directory(path)
+        if error is not None:
+            raise error
+
+    broker.disk.make_directory = failing  # type: ignore[method-assign]
+    late.end()
+    broker.disk.make_directory = make_directory  # type: ignore[method-assign]
+    broker.jobs.waiting.append(question)
+    broker.jobs.run()
+    assert broker.asked_for == 1
+    assert broker.finished(broker.begin_roles((0,))) == [NONE]
+    assert broker.where() == {0: "logs0"}
+    assert broker.log(0).settings.segment_bytes == 12_345, "as they are now"

@@ -175,6 +175,24 @@ def test_what_a_broker_has_again_gets_a_leader_and_everybody_hears_of_it() -> No
     cluster.check()
 
 
+def test_what_was_stopped_before_it_was_given_back_is_online_again() -> None:
+    """The device answers while the broker still has the request of which it refused a part: the controller has asked
+    again before it hears of the refusal."""
+    cluster, disks = began(1, 2, 3)
+    cluster.topic("t", {0: (3, 2)})
+    cluster.settle()
+    disks.failed = {(2, "t", 0)}
+    notice(cluster, 2)
+    assert led(cluster, 0) == (3, (3,))
+    host = cluster.leader()
+    mark = len(host.sent)
+    disks.failed = set()
+    notice(cluster, 2)
+    asked = [(sent.broker, sent.api) for sent in host.sent_after(mark) if sent.broker == 2]
+    assert asked.count((2, ApiKey.LEADER_AND_ISR)) >= 2, "once to ask, once since it is back"
+    cluster.check()
+
+
 def test_a_broker_that_comes_back_without_it_leads_nothing_of_it() -> None:
     """No notice: a directory that was bad at the start is told by the first answer."""
     cluster, disks = began(1, 2, 3)

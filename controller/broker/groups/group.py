@@ -226,10 +226,6 @@ class ConsumerGroup:
 
     # Protocols.
 
-    def _candidates(self) -> set[str]:
-        """The ways to assign that every member can take part in."""
-        return {name for name, count in self._supported.items() if count == len(self.members)}
-
     def accepts(self, protocol_type: str, protocols: Sequence[tuple[str, bytes]]) -> bool:
         """Return whether a member with these protocols may join: it must share one with all others."""
         if self.state is Empty:
@@ -240,7 +236,7 @@ class ConsumerGroup:
 
     def select_protocol(self) -> str:
         """The way to assign that most members prefer, among those that all can take part in."""
-        candidates = self._candidates()
+        candidates = {name for name, count in self._supported.items() if count == len(self.members)}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
 

@@ -190,14 +190,11 @@ class QuotaManager:
         meter = meters.pop(tags, None)
         if meter is None:
             meter = Meter()
-            while meters and (len(meters) >= RATES_MAX or self._is_idle(now_ms)):
+            while meters and (len(meters) >= RATES_MAX or now_ms - next(iter(meters.values())).last_ms > IDLE_MS):
                 del meters[next(iter(meters))]
         meters[tags] = meter
         meter.last_ms = now_ms
         return meter
-
-    def _is_idle(self, now_ms: int) -> bool:
-        return now_ms - next(iter(self._meters.values())).last_ms > IDLE_MS
 
 
 class ClientQuotas:

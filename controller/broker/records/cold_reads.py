@@ -62,6 +62,10 @@ class ReadAhead:
         self._missed_ms = -KEEP_MS
         self._under_way: dict[Device, set[tuple[str, int, int]]] = {}
 
+    def missed(self) -> None:
+        """What a fetch asked for, or what follows it, is not in memory."""
+        self._missed_ms = self._now_ms()
+
     def answered(self, topic: str, partition: int, offset: int, found: FileRange) -> None:
         """A fetch from this offset on was answered with this range."""
         length = min(found.left_bytes, found.length)
@@ -73,7 +77,8 @@ class ReadAhead:
                 return
             wanted = found.file.keeping(found.position + found.length, length)
         except NotCached as missing:
-            wanted, self._missed_ms = missing, self._now_ms()
+            wanted = missing
+            self.missed()
         answer, under_way = (topic, partition, offset), self._under_way.setdefault(wanted.device, set())
         if answer not in under_way and len(under_way) < AHEAD_MAX:
             under_way.add(answer)

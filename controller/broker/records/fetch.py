@@ -163,6 +163,7 @@ class PartitionReader:
                 aborted = log.attempt(may_wait, _aborted, log, asked, partition.last_stable_offset)
             data = _data(ask, asked, partition, log, found if found.length else b"", aborted=aborted)
         except NotCached as cold:
+            self.ahead.missed()
             return cold
         except (ApiError, StorageError) as error:
             return _failed(topic, asked, error)

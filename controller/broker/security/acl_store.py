@@ -225,7 +225,8 @@ class AclStore:
                 (old if number <= before else new).append(paths.child(parent, name))
                 latest[parent] = max(latest.get(parent, -1), number)
         rows = (await self._client.read(old[:DELETED_A_LOOK])).rows if old else ()
-        over = tuple(row.path for row in rows if row is not None and self._is_old(row))
+        since_ms = self._clock.wall_ms() - NOTICE_LIFE_MS
+        over = tuple(row.path for row in rows if row is not None and row.stat.ctime_ms < since_ms)
         if now != session:
             return _Found(now, True, await self._everything(), latest, over)
         notices = (await self._client.read(new)).rows if new else ()
@@ -246,9 +247,6 @@ class AclStore:
         except DamagedZnode as damaged:
             self._note("error", str(damaged))
             return None
-
-    def _is_old(self, row: Znode) -> bool:
-        return self._clock.wall_ms() - row.stat.ctime_ms > NOTICE_LIFE_MS
 
     def _note(self, level: str, message: str) -> None:
         self._trace.emit(Noted(level, message))

@@ -10,6 +10,7 @@ given back get a leader then.
 from __future__ import annotations
 
 from controller.core import state_changes, topic_deletion
+from controller.core.broker_bounces import restart_replicas
 from controller.core.context import Key
 from controller.core.events import LeaderAndIsrResponseReceived, LogDirEventNotification
 from controller.core.handlers.broker_changes import on_replicas_lost
@@ -65,10 +66,10 @@ async def replicas_answered(term: Term, event: LeaderAndIsrResponseReceived) -> 
     new = term.context.failed.heard(event.broker, failed, sound)
     if back := before - term.context.failed.of(event.broker):
         term.note("info", f"broker {event.broker} has {len(back)} replicas again")
-        batch = RequestBatch(term)
-        batch.update_metadata(term.context.replicas(sorted(back), event.broker).rows)
-        await state_changes.elect_offline_and_new(term, batch)
+        replicas, batch = term.context.replicas(sorted(back), event.broker), RequestBatch(term)
+        batch.update_metadata(replicas.rows)
         batch.send()
+        await restart_replicas(term, replicas)  # they may have been stopped since they were asked for
     if new:
         term.note("warning", f"broker {event.broker} has {len(new)} more replicas on failed log directories")
         await on_replicas_lost(term, term.context.replicas(sorted(new), event.broker))

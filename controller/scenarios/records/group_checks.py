@@ -159,7 +159,7 @@ def stale_offsets(group: GroupHistory, partitions: Partitions) -> Iterator[str]:
         if not sources:
             yield f"{_read(read, partitions)}: {read.offset}, which no commit wrote"
             continue
-        if all(any(_replaced(source, other) for other in settled) for source in sources):
+        if all(any(_ended_before(source, other.sent_at_ms) for other in settled) for source in sources):
             last = max(settled, key=lambda one: one.sent_at_ms)
             yield f"{_read(read, partitions)}: {read.offset}; {_commit(last, partitions)} had replaced it"
 
@@ -182,10 +182,6 @@ REFUSED = frozenset(
     }
 )
 """Refusals that the coordinator decides before it writes."""
-
-
-def _replaced(source: OffsetCommit, other: OffsetCommit) -> bool:
-    return _ended_before(source, other.sent_at_ms)
 
 
 def _ended_before(commit: OffsetCommit, at_ms: float) -> bool:
