@@ -175,9 +175,8 @@ def test_what_a_broker_has_again_gets_a_leader_and_everybody_hears_of_it() -> No
     cluster.check()
 
 
-def test_what_was_stopped_before_it_was_given_back_is_online_again() -> None:
-    """The device answers while the broker still has the request of which it refused a part: the controller has asked
-    again before it hears of the refusal."""
+def test_what_is_given_back_is_sent_its_state_once_more() -> None:
+    """It may have been stopped since it was asked for: if the controller asks before it hears of the refusal."""
     cluster, disks = began(1, 2, 3)
     cluster.topic("t", {0: (3, 2)})
     cluster.settle()
