@@ -269,7 +269,8 @@ class OpenFile:
 
     def keeping(self, position: int, length: int) -> NotCached:
         def keep(_at_least: int = 0) -> None:
-            keep_in_cache(self._fd, position, length)
+            if reads_without_waiting(self._fd, position):  # not FUSE, which writes all of a file that is unmapped
+                keep_in_cache(self._fd, position, length)
 
         what = f"{length} bytes at {position} of {self.path}"
         return NotCached(device_of_number(self.identity[0]), keep, length, what)

@@ -18,13 +18,14 @@ from pathlib import Path
 import pytest
 
 from controller.cli.main import main
-from controller.labs.tiers import physical
+from controller.labs.tiers import driver, physical
 from controller.labs.tiers.caches import PageCache
 from controller.labs.tiers.driver import DriverJob, LabDriver
 from controller.labs.tiers.figures import Case, LabRun, figures
 from controller.labs.tiers.physical import BLKIO, MEMORY, PREFIX, PhysicalUnavailable, Rig, physical_load, require
 from controller.labs.tiers.placement import FlushTurns
 from controller.labs.tiers.workload import ARCHITECTURES, Flush
+from controller.storage.disk_files import FileDisk
 from tests.processes import eventually
 
 CACHESTAT = 451
@@ -229,12 +230,12 @@ class CacheStat(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("cached", "dirty", "written_back", "evicted", "lately_evicted")]
 
 
-def cached_bytes(file: int) -> int:
+def cached_bytes(file: int, what: str = "cached") -> int:
     """Return how much of a file the page cache has, what is being read included (cachestat, Linux 6.5)."""
     found, everything = CacheStat(), (ctypes.c_uint64 * 2)(0, 0)
     if ctypes.CDLL(None, use_errno=True).syscall(CACHESTAT, file, everything, ctypes.byref(found), 0):
         pytest.skip(f"cachestat: {os.strerror(ctypes.get_errno())}")
-    return int(found.cached) * mmap.PAGESIZE
+    return int(getattr(found, what)) * mmap.PAGESIZE
 
 
 READER = """
@@ -320,10 +321,14 @@ def test_linux_reads_ahead_as_the_model_does() -> None:
 
 KEEPER = """
 import os, pathlib, sys, time
+from controller.labs.tiers.driver import keep, mapped
 from controller.system import _cached_pages, keep_in_cache
 CHUNK, CAPACITY, CHUNKS = 1 << 20, 40, 100
 group, file = pathlib.Path(sys.argv[1]), os.open(sys.argv[2], os.O_RDONLY)
 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+def keep_in_driver(file, at, nbytes, map_=mapped(file, CHUNKS * CHUNK)):
+    keep(map_ + at, nbytes)
+keeping = {"system": keep_in_cache, "driver": keep_in_driver}[sys.argv[3]]
 (group / "cgroup.procs").write_text("0")
 used = int((group / "memory.usage_in_bytes").read_text())
 (group / "memory.limit_in_bytes").write_text(str(used + CAPACITY * CHUNK))
@@ -332,10 +337,10 @@ for number in range(CHUNKS):
         os.posix_fadvise(file, number * CHUNK + part, CHUNK // 8, os.POSIX_FADV_WILLNEED)
     while _cached_pages(file, number * CHUNK, CHUNK) < CHUNK // 4096:
         time.sleep(0.001)
-    what = dict(enumerate(sys.argv[3:], CAPACITY // 2)).get(number)
+    what = dict(enumerate(sys.argv[4:], CAPACITY // 2)).get(number)
     if what == "keep":
-        keep_in_cache(file, 0, CHUNK)
-        keep_in_cache(file, number * CHUNK, CHUNK)  # the kernel moves pages between lists some at a time
+        keeping(file, 0, CHUNK)
+        keeping(file, number * CHUNK, CHUNK)  # the kernel moves pages between lists some at a time
     elif what:
         os.pread(file, CHUNK, 0)
     if _cached_pages(file, 0, CHUNK) < CHUNK // 4096:
@@ -345,7 +350,8 @@ print(number)
 
 
 @on_devices
-def test_linux_keeps_as_the_model_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["system", "driver"])
+def test_linux_keeps_as_the_model_does(tmp_path: Path, where: str) -> None:
     """A chunk is read ahead, then others; half of the page cache later it is kept, or read. When is it evicted?"""
     with (tmp_path / "file").open("wb") as file:
         file.write(bytes(100 << 20))
@@ -365,10 +371,27 @@ def test_linux_keeps_as_the_model_does(tmp_path: Path) -> None:
                 while cached_bytes(file.fileno()):
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 with physical.cgroup(MEMORY) as group:
-                    command = [sys.executable, "-c", KEEPER, str(group), str(tmp_path / "file"), *what]
+                    command = [sys.executable, "-c", KEEPER, str(group), str(tmp_path / "file"), where, *what]
                     return int(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
 
             eventually(lambda: abs(evicted_after() - expected) <= 3, f"evicted after {expected}: {what}")  # noqa: B023
+
+
+@on_devices
+@pytest.mark.parametrize("where", ["broker", "driver"])
+def test_what_is_kept_of_a_file_of_fuse_is_not_written(where: str) -> None:
+    """Planted: unmap it, as files of other systems: all of it is written, and no thread can map memory meanwhile."""
+    load = physical_load(128)
+    with Rig(load) as rig, rig._file_system(LabRun(ARCHITECTURES[0], Flush.Rate, Case.Lagging), load) as files:
+        file = FileDisk().open(f"/proc/{files.pid}/root{rig.folder}/mount/mem.0.1")
+        os.pwrite(fd := file.fileno(), bytes(round(load.chunk)), 0)
+        before = cached_bytes(fd, "dirty")
+        if where == "broker":
+            file.keeping(0, round(load.chunk)).read_in()
+        else:
+            driver.keep(driver.mapped(fd, round(load.segment)), round(load.chunk))
+        assert cached_bytes(fd, "dirty") == before > 0
+        del file
 
 
 @on_devices

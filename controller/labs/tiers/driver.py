@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 
 from controller.labs.tiers.placement import SPAN, Devices, FlushTurns, TieredStore, drawn, phases, store_of
 from controller.labs.tiers.workload import DIRTY_SHARE, Architecture, Flush, LabWorkload, LogStorage
-from controller.system import is_cached, keep_in_cache
+from controller.system import is_cached
 from statemachines.tier_placement import FlushReason
 
 Ahead: TypeAlias = "Queue[tuple[str, int]]"
@@ -40,9 +40,11 @@ PROBED_CHUNKS = 16
 """What probes read in the page cache."""
 SETTLE_S = 0.3
 """Until what was asked for in advance is in the page cache."""
-MAP_LOCKED, PR_SET_TIMERSLACK = 0x2000, 29
+MAP_LOCKED, MADV_DONTNEED_LOCKED, PR_SET_TIMERSLACK = 0x2000, 24, 29
 SYNC_ALL = 7
 """sync_file_range: wait for writes under way, write, and wait."""
+LIBC = ctypes.CDLL(None)
+LIBC.mmap.restype = ctypes.c_void_p
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class LabDriver:
         homes = {self.placed.home(partition).name for partition in range(load.partitions)}
         self.turns = {home: FlushTurns(load) for home in homes}
         self.due = {home: threading.Event() for home in homes}
+        self.mapped = cache(self.map)
         self.to_flush = [threading.Semaphore(0) for _ in range(load.partitions)]
         self.start = 0.0
         self.found: dict[str, Any] = {f"host {each}": [] for each in HOST_OPERATIONS}
@@ -95,6 +98,9 @@ class LabDriver:
             with self.lock:
                 return "ssd" if self.store.on_ssd(partition, SPAN // 2 + number) else "hdd"
         return "hdd" if self.job.architecture.storage is LogStorage.Disk else "blk"
+
+    def map(self, path: str) -> int:
+        return mapped(os.open(path, os.O_RDONLY), self.devices.per_segment * self.chunk)
 
     def wait_until(self, due_s: float) -> None:
         while (left := self.start + due_s - time.monotonic()) > 0:
@@ -171,14 +177,14 @@ class LabDriver:
 
     def flush(self, partition: int) -> None:
         """Write the slices of a log, each when it is due and the one before is written."""
-        written, files, libc, slices = 0, opened(os.O_RDWR), ctypes.CDLL(None), self.load.flush_slices
+        written, files, slices = 0, opened(os.O_RDWR), self.load.flush_slices
         nbytes = self.chunk // slices
         while True:
             self.to_flush[partition].acquire()
             number, slice_ = divmod(written, slices)
             path, at = self.place(partition, number, self.kind(partition, number, write=True))
             begin = ctypes.c_long(at + slice_ * nbytes)
-            libc.sync_file_range(files(path), begin, ctypes.c_long(nbytes), SYNC_ALL)
+            LIBC.sync_file_range(files(path), begin, ctypes.c_long(nbytes), SYNC_ALL)
             written += 1
             if slice_ + 1 == slices:
                 with self.lock:
@@ -237,8 +243,8 @@ class LabDriver:
         return sent
 
     def ahead(self, kind: str) -> Ahead:
-        """Return the queue of a thread that reads a consumer's next chunks in the background, as brokers do, and may
-        keep those that are in the page cache there. A fetch of one waits until it is there."""
+        """Return the queue of a thread that reads a consumer's next chunks in the background, as brokers do, and keeps
+        those that are in the page cache there. A fetch of one waits until it is there."""
         chunks: Ahead = Queue()
 
         def read() -> None:
@@ -248,8 +254,7 @@ class LabDriver:
             while True:
                 path, at = chunks.get()
                 if is_cached(files(path), at, self.chunk, busy=False):
-                    if self.job.architecture.keeps:
-                        keep_in_cache(files(path), at, self.chunk)
+                    keep(self.mapped(path) + at, self.chunk)
                 else:
                     for part in range(at, at + self.chunk, self.window):
                         os.pread(files(path), self.window, part)
@@ -319,7 +324,6 @@ class LabDriver:
         buffer, number = mmap.mmap(-1, self.window), 0
         flags = os.O_RDWR | (os.O_DIRECT if operation == "device reads" else 0)
         file = os.open(f"{self.job.mount}/mem.0.{HOST_OPERATIONS.index(operation)}", flags)
-        libc = ctypes.CDLL(None)
         if operation == "reads":  # locked, so that it is not in the lists of the page cache
             locked = mmap.mmap(file, PROBED_CHUNKS * self.chunk, mmap.MAP_SHARED | MAP_LOCKED, mmap.PROT_READ)
             assert locked
@@ -340,7 +344,7 @@ class LabDriver:
             if at or operation != "begun reads":
                 self.note(f"host {operation}", begun, done)
             if operation == "writes":
-                libc.sync_file_range(file, ctypes.c_long(at), ctypes.c_long(self.chunk), SYNC_ALL)
+                LIBC.sync_file_range(file, ctypes.c_long(at), ctypes.c_long(self.chunk), SYNC_ALL)
             if operation in ("writes", "begun reads"):
                 os.posix_fadvise(file, at, self.chunk, os.POSIX_FADV_DONTNEED)
             due = max(due + PROBE_S, begun)
@@ -389,6 +393,20 @@ def opened(flags: int) -> Callable[[str], int]:
     return cache(partial(os.open, flags=flags))
 
 
+def mapped(file: int, nbytes: int) -> int:
+    """Return the address at which a file is from now on. FUSE writes all of a file that is unmapped, and meanwhile no
+    thread of the process can map memory."""
+    return int(LIBC.mmap(None, ctypes.c_size_t(nbytes), mmap.PROT_READ, mmap.MAP_SHARED, file, ctypes.c_long(0)))
+
+
+def keep(address: int, nbytes: int) -> None:
+    """Do what `controller.system.keep_in_cache` does to bytes of a file that stays mapped."""
+    begin, size = ctypes.c_void_p(address), ctypes.c_size_t(nbytes)
+    LIBC.mlock(begin, size)
+    LIBC.madvise(begin, size, MADV_DONTNEED_LOCKED)
+    LIBC.munlock(begin, size)
+
+
 def main() -> None:
     job: DriverJob = pickle.load(sys.stdin.buffer)
     (Path(job.cgroup) / "cgroup.procs").write_text("0")
@@ -399,7 +417,7 @@ def main() -> None:
         (write_back / "strict_limit").write_text("0")  # FUSE's own: the kernel would write back much earlier
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
-    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1)  # for threads, too: waits end on time
+    LIBC.prctl(PR_SET_TIMERSLACK, 1)  # for threads, too: waits end on time
     threading.stack_size(1 << 18)
     sys.setswitchinterval(0.0005)
     LabDriver(job).run()

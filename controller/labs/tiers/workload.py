@@ -28,22 +28,20 @@ class Flush(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """`bypass`: reads of data older than the page cache keeps do not enter it (O_DIRECT, or fadvise DONTNEED). `keeps`:
-    brokers keep in the page cache what a reader asks for next."""
+    """`bypass`: reads of data older than the page cache keeps do not enter it (O_DIRECT, or fadvise DONTNEED)."""
 
     name: str
     storage: LogStorage
     bypass: bool = False
-    keeps: bool = False
 
 
 ARCHITECTURES = (
     Architecture("HDD", LogStorage.Disk),
     Architecture("FlashCache-like", LogStorage.FlashCache),
     Architecture("OpenCAS-like", LogStorage.OpenCas),
-    Architecture("tiered", LogStorage.Tiered, keeps=True),
+    Architecture("tiered", LogStorage.Tiered),
     Architecture("HDD, cold reads bypass", LogStorage.Disk, bypass=True),
-    Architecture("tiered, cold reads bypass", LogStorage.Tiered, bypass=True, keeps=True),
+    Architecture("tiered, cold reads bypass", LogStorage.Tiered, bypass=True),
 )
 
 DIRTY_SHARE = 0.2
