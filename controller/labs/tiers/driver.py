@@ -137,6 +137,7 @@ class LabDriver:
                 time.sleep(load.flush_every_s)
             path, at = self.place(partition, number, self.kind(partition, number, write=True))
             os.pwrite(files(path), self.data, at)
+            done = self.now()  # what follows wakes other threads
             if self.store is not None and partition < load.leaders:
                 with self.lock:
                     self.store.appended(partition, SPAN // 2 + number)
@@ -150,13 +151,14 @@ class LabDriver:
                     self.place(partition, at, self.kind(partition, at, write=True))[0] for at in (first, number)
                 }:
                     os.fdatasync(files(each))
+                done = self.now()
                 self.unflushed[partition] = 0
             elif reason is FlushReason.RATE:
                 home = self.placed.home(partition).name
                 with self.lock:
                     self.turns[home].add(partition)
                 self.due[home].set()
-            self.note("writes", due, self.now())
+            self.note("writes", due, done)
             number += 1
 
     def pace(self, home: str) -> None:
@@ -243,8 +245,8 @@ class LabDriver:
         return sent
 
     def ahead(self, kind: str) -> Ahead:
-        """Return the queue of a thread that reads a consumer's next chunks in the background, as brokers do, and keeps
-        those that are in the page cache there. A fetch of one waits until it is there."""
+        """Return the queue of a thread that reads a consumer's next chunks in the background, as brokers do, and may
+        keep those that are in the page cache there. A fetch of one waits until it is there."""
         chunks: Ahead = Queue()
 
         def read() -> None:
@@ -254,7 +256,8 @@ class LabDriver:
             while True:
                 path, at = chunks.get()
                 if is_cached(files(path), at, self.chunk, busy=False):
-                    keep(self.mapped(path) + at, self.chunk)
+                    if self.job.architecture.keeps:
+                        keep(self.mapped(path) + at, self.chunk)
                 else:
                     for part in range(at, at + self.chunk, self.window):
                         os.pread(files(path), self.window, part)

@@ -45,7 +45,7 @@ class LabBroker:
     def __init__(self, load: LabWorkload, architecture: Architecture, flush: Flush, seed: int) -> None:
         self.load = load
         self.flush = flush
-        self.bypass = architecture.bypass
+        self.bypass, self.keeps = architecture.bypass, architecture.keeps
         self.random = random.Random(seed)
         self.draws = drawn(load, seed)
         self.phase = self.draws.phase
@@ -253,9 +253,9 @@ class LabBroker:
         following = replace(fetch, number=fetch.number + 1)
         chunk = chunk_of(following.partition, SPAN // 2 + following.number)
         is_written = following.number <= self._written[following.partition]
-        if chunk in self.cache and chunk not in self._coming:
+        if self.keeps and chunk in self.cache and chunk not in self._coming:
             self.cache.keep(chunk)
-        elif is_written and chunk not in self._coming:
+        elif is_written and chunk not in self._coming and chunk not in self.cache:
             self._coming[chunk] = []
             ready, come = self._first_window(now, following, chunk)
             self.cache.insert(chunk, math.inf)

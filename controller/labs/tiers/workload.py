@@ -34,6 +34,11 @@ class Architecture:
     storage: LogStorage
     bypass: bool = False
 
+    @property
+    def keeps(self) -> bool:
+        """Whether brokers keep in the page cache what a reader asks for next: Kafka's, of the publication, do not."""
+        return self.bypass or self.storage is LogStorage.Tiered
+
 
 ARCHITECTURES = (
     Architecture("HDD", LogStorage.Disk),
