@@ -1,230 +1,116 @@
 """Kafka's wire protocol, in the versions of a 2.8 cluster: values, frames, and the supported versions.
 
 This is the package's interface; `bulk` (encoders over columns) is imported by its own name. It uses no socket, no clock
-and nothing else of the project. Messages of the data plane and of administrators are in `produce`,
-`fetch` and `admin`. docs/protocol.md says what a controller puts into its requests, and when it sends them.
+and nothing else of the project but `lazy_names`, for `__all__`. Messages of the data plane and of administrators are in
+`produce`, `fetch` and `admin`. docs/protocol.md says what a controller puts into its requests, and when it sends them.
 """
 
-from controller.protocol.client import (
-    CONFIG_SOURCE_DEFAULT,
-    CONFIG_SOURCE_DYNAMIC_BROKER,
-    CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER,
-    CONFIG_SOURCE_STATIC_BROKER,
-    CONFIG_SOURCE_TOPIC,
-    NO_AUTHORIZED_OPERATIONS,
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreatableTopicConfigs,
-    CreatableTopicResult,
-    CreatePartitionsAssignment,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopic,
-    CreatePartitionsTopicResult,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeletableTopicResult,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DeleteTopicState,
-    FinalizedFeature,
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-    SupportedFeature,
-)
-from controller.protocol.codec import (
-    CLUSTER_MESSAGES,
-    RECORD_MESSAGES,
-    SUPPORTED,
-    ApiKey,
-    ControlVersions,
-    Request,
-    RequestHeader,
-    UnsupportedVersion,
-    VersionRange,
-    control_versions,
-    decode_request,
-    decode_response,
-    decode_response_body,
-    encode_request,
-    encode_request_body,
-    encode_response,
-    encode_response_parts,
-    request_head,
-    request_header,
-    response_body,
-    unsupported_api_versions,
-)
-from controller.protocol.control import (
-    EPOCH_DURING_DELETE,
-    LEADER_AND_ISR_FULL,
-    LEADER_AND_ISR_INCREMENTAL,
-    LEADER_AND_ISR_UNSPECIFIED,
-    LEADER_DURING_DELETE,
-    NO_BROKER_EPOCH,
-    NO_EPOCH,
-    NO_LEADER,
-    NO_TOPIC_ID,
-    AlterIsrPartition,
-    AlterIsrPartitionResult,
-    AlterIsrRequest,
-    AlterIsrResponse,
-    AlterIsrTopic,
-    AlterIsrTopicResult,
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
-    LeaderAndIsrLiveLeader,
-    LeaderAndIsrPartitionError,
-    LeaderAndIsrPartitionState,
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    LeaderAndIsrTopicError,
-    LeaderAndIsrTopicState,
-    RemainingPartition,
-    StopReplicaPartitionError,
-    StopReplicaPartitionState,
-    StopReplicaRequest,
-    StopReplicaResponse,
-    StopReplicaTopicState,
-    UpdateMetadataBroker,
-    UpdateMetadataEndpoint,
-    UpdateMetadataPartitionState,
-    UpdateMetadataRequest,
-    UpdateMetadataResponse,
-    UpdateMetadataTopicState,
-)
-from controller.protocol.errors import (
-    ErrorCode,
-    MalformedFrame,
-    ProtocolError,
-    TooManyEntries,
-    UnencodableValue,
-    UnknownApi,
-)
-from controller.protocol.framing import (
-    FRAME_BYTES_MAX,
-    FrameBuffer,
-    Part,
-    RecordRange,
-    frame_size,
-    framed,
-    framed_parts,
-)
-from controller.protocol.schema import Records, RequestValue, ResponseValue
+from controller.lazy_names import lazy_names
+from controller.protocol.client import CONFIG_SOURCE_DEFAULT as CONFIG_SOURCE_DEFAULT
+from controller.protocol.client import CONFIG_SOURCE_DYNAMIC_BROKER as CONFIG_SOURCE_DYNAMIC_BROKER
+from controller.protocol.client import CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER as CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER
+from controller.protocol.client import CONFIG_SOURCE_STATIC_BROKER as CONFIG_SOURCE_STATIC_BROKER
+from controller.protocol.client import CONFIG_SOURCE_TOPIC as CONFIG_SOURCE_TOPIC
+from controller.protocol.client import NO_AUTHORIZED_OPERATIONS as NO_AUTHORIZED_OPERATIONS
+from controller.protocol.client import ApiVersion as ApiVersion
+from controller.protocol.client import ApiVersionsRequest as ApiVersionsRequest
+from controller.protocol.client import ApiVersionsResponse as ApiVersionsResponse
+from controller.protocol.client import CreatableReplicaAssignment as CreatableReplicaAssignment
+from controller.protocol.client import CreatableTopic as CreatableTopic
+from controller.protocol.client import CreatableTopicConfig as CreatableTopicConfig
+from controller.protocol.client import CreatableTopicConfigs as CreatableTopicConfigs
+from controller.protocol.client import CreatableTopicResult as CreatableTopicResult
+from controller.protocol.client import CreatePartitionsAssignment as CreatePartitionsAssignment
+from controller.protocol.client import CreatePartitionsRequest as CreatePartitionsRequest
+from controller.protocol.client import CreatePartitionsResponse as CreatePartitionsResponse
+from controller.protocol.client import CreatePartitionsTopic as CreatePartitionsTopic
+from controller.protocol.client import CreatePartitionsTopicResult as CreatePartitionsTopicResult
+from controller.protocol.client import CreateTopicsRequest as CreateTopicsRequest
+from controller.protocol.client import CreateTopicsResponse as CreateTopicsResponse
+from controller.protocol.client import DeletableTopicResult as DeletableTopicResult
+from controller.protocol.client import DeleteTopicsRequest as DeleteTopicsRequest
+from controller.protocol.client import DeleteTopicsResponse as DeleteTopicsResponse
+from controller.protocol.client import DeleteTopicState as DeleteTopicState
+from controller.protocol.client import FinalizedFeature as FinalizedFeature
+from controller.protocol.client import MetadataRequest as MetadataRequest
+from controller.protocol.client import MetadataRequestTopic as MetadataRequestTopic
+from controller.protocol.client import MetadataResponse as MetadataResponse
+from controller.protocol.client import MetadataResponseBroker as MetadataResponseBroker
+from controller.protocol.client import MetadataResponsePartition as MetadataResponsePartition
+from controller.protocol.client import MetadataResponseTopic as MetadataResponseTopic
+from controller.protocol.client import SupportedFeature as SupportedFeature
+from controller.protocol.codec import CLUSTER_MESSAGES as CLUSTER_MESSAGES
+from controller.protocol.codec import RECORD_MESSAGES as RECORD_MESSAGES
+from controller.protocol.codec import SUPPORTED as SUPPORTED
+from controller.protocol.codec import ApiKey as ApiKey
+from controller.protocol.codec import ControlVersions as ControlVersions
+from controller.protocol.codec import Request as Request
+from controller.protocol.codec import RequestHeader as RequestHeader
+from controller.protocol.codec import UnsupportedVersion as UnsupportedVersion
+from controller.protocol.codec import VersionRange as VersionRange
+from controller.protocol.codec import control_versions as control_versions
+from controller.protocol.codec import decode_request as decode_request
+from controller.protocol.codec import decode_response as decode_response
+from controller.protocol.codec import decode_response_body as decode_response_body
+from controller.protocol.codec import encode_request as encode_request
+from controller.protocol.codec import encode_request_body as encode_request_body
+from controller.protocol.codec import encode_response as encode_response
+from controller.protocol.codec import encode_response_parts as encode_response_parts
+from controller.protocol.codec import request_head as request_head
+from controller.protocol.codec import request_header as request_header
+from controller.protocol.codec import response_body as response_body
+from controller.protocol.codec import unsupported_api_versions as unsupported_api_versions
+from controller.protocol.control import EPOCH_DURING_DELETE as EPOCH_DURING_DELETE
+from controller.protocol.control import LEADER_AND_ISR_FULL as LEADER_AND_ISR_FULL
+from controller.protocol.control import LEADER_AND_ISR_INCREMENTAL as LEADER_AND_ISR_INCREMENTAL
+from controller.protocol.control import LEADER_AND_ISR_UNSPECIFIED as LEADER_AND_ISR_UNSPECIFIED
+from controller.protocol.control import LEADER_DURING_DELETE as LEADER_DURING_DELETE
+from controller.protocol.control import NO_BROKER_EPOCH as NO_BROKER_EPOCH
+from controller.protocol.control import NO_EPOCH as NO_EPOCH
+from controller.protocol.control import NO_LEADER as NO_LEADER
+from controller.protocol.control import NO_TOPIC_ID as NO_TOPIC_ID
+from controller.protocol.control import AlterIsrPartition as AlterIsrPartition
+from controller.protocol.control import AlterIsrPartitionResult as AlterIsrPartitionResult
+from controller.protocol.control import AlterIsrRequest as AlterIsrRequest
+from controller.protocol.control import AlterIsrResponse as AlterIsrResponse
+from controller.protocol.control import AlterIsrTopic as AlterIsrTopic
+from controller.protocol.control import AlterIsrTopicResult as AlterIsrTopicResult
+from controller.protocol.control import ControlledShutdownRequest as ControlledShutdownRequest
+from controller.protocol.control import ControlledShutdownResponse as ControlledShutdownResponse
+from controller.protocol.control import LeaderAndIsrLiveLeader as LeaderAndIsrLiveLeader
+from controller.protocol.control import LeaderAndIsrPartitionError as LeaderAndIsrPartitionError
+from controller.protocol.control import LeaderAndIsrPartitionState as LeaderAndIsrPartitionState
+from controller.protocol.control import LeaderAndIsrRequest as LeaderAndIsrRequest
+from controller.protocol.control import LeaderAndIsrResponse as LeaderAndIsrResponse
+from controller.protocol.control import LeaderAndIsrTopicError as LeaderAndIsrTopicError
+from controller.protocol.control import LeaderAndIsrTopicState as LeaderAndIsrTopicState
+from controller.protocol.control import RemainingPartition as RemainingPartition
+from controller.protocol.control import StopReplicaPartitionError as StopReplicaPartitionError
+from controller.protocol.control import StopReplicaPartitionState as StopReplicaPartitionState
+from controller.protocol.control import StopReplicaRequest as StopReplicaRequest
+from controller.protocol.control import StopReplicaResponse as StopReplicaResponse
+from controller.protocol.control import StopReplicaTopicState as StopReplicaTopicState
+from controller.protocol.control import UpdateMetadataBroker as UpdateMetadataBroker
+from controller.protocol.control import UpdateMetadataEndpoint as UpdateMetadataEndpoint
+from controller.protocol.control import UpdateMetadataPartitionState as UpdateMetadataPartitionState
+from controller.protocol.control import UpdateMetadataRequest as UpdateMetadataRequest
+from controller.protocol.control import UpdateMetadataResponse as UpdateMetadataResponse
+from controller.protocol.control import UpdateMetadataTopicState as UpdateMetadataTopicState
+from controller.protocol.errors import ErrorCode as ErrorCode
+from controller.protocol.errors import MalformedFrame as MalformedFrame
+from controller.protocol.errors import ProtocolError as ProtocolError
+from controller.protocol.errors import TooManyEntries as TooManyEntries
+from controller.protocol.errors import UnencodableValue as UnencodableValue
+from controller.protocol.errors import UnknownApi as UnknownApi
+from controller.protocol.framing import FRAME_BYTES_MAX as FRAME_BYTES_MAX
+from controller.protocol.framing import FrameBuffer as FrameBuffer
+from controller.protocol.framing import Part as Part
+from controller.protocol.framing import RecordRange as RecordRange
+from controller.protocol.framing import frame_size as frame_size
+from controller.protocol.framing import framed as framed
+from controller.protocol.framing import framed_parts as framed_parts
+from controller.protocol.schema import Records as Records
+from controller.protocol.schema import RequestValue as RequestValue
+from controller.protocol.schema import ResponseValue as ResponseValue
 
-__all__ = [
-    "CLUSTER_MESSAGES",
-    "CONFIG_SOURCE_DEFAULT",
-    "CONFIG_SOURCE_DYNAMIC_BROKER",
-    "CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER",
-    "CONFIG_SOURCE_STATIC_BROKER",
-    "CONFIG_SOURCE_TOPIC",
-    "EPOCH_DURING_DELETE",
-    "FRAME_BYTES_MAX",
-    "LEADER_AND_ISR_FULL",
-    "LEADER_AND_ISR_INCREMENTAL",
-    "LEADER_AND_ISR_UNSPECIFIED",
-    "LEADER_DURING_DELETE",
-    "NO_AUTHORIZED_OPERATIONS",
-    "NO_BROKER_EPOCH",
-    "NO_EPOCH",
-    "NO_LEADER",
-    "NO_TOPIC_ID",
-    "RECORD_MESSAGES",
-    "SUPPORTED",
-    "AlterIsrPartition",
-    "AlterIsrPartitionResult",
-    "AlterIsrRequest",
-    "AlterIsrResponse",
-    "AlterIsrTopic",
-    "AlterIsrTopicResult",
-    "ApiKey",
-    "ApiVersion",
-    "ApiVersionsRequest",
-    "ApiVersionsResponse",
-    "ControlVersions",
-    "ControlledShutdownRequest",
-    "ControlledShutdownResponse",
-    "CreatableReplicaAssignment",
-    "CreatableTopic",
-    "CreatableTopicConfig",
-    "CreatableTopicConfigs",
-    "CreatableTopicResult",
-    "CreatePartitionsAssignment",
-    "CreatePartitionsRequest",
-    "CreatePartitionsResponse",
-    "CreatePartitionsTopic",
-    "CreatePartitionsTopicResult",
-    "CreateTopicsRequest",
-    "CreateTopicsResponse",
-    "DeletableTopicResult",
-    "DeleteTopicState",
-    "DeleteTopicsRequest",
-    "DeleteTopicsResponse",
-    "ErrorCode",
-    "FinalizedFeature",
-    "FrameBuffer",
-    "LeaderAndIsrLiveLeader",
-    "LeaderAndIsrPartitionError",
-    "LeaderAndIsrPartitionState",
-    "LeaderAndIsrRequest",
-    "LeaderAndIsrResponse",
-    "LeaderAndIsrTopicError",
-    "LeaderAndIsrTopicState",
-    "MalformedFrame",
-    "MetadataRequest",
-    "MetadataRequestTopic",
-    "MetadataResponse",
-    "MetadataResponseBroker",
-    "MetadataResponsePartition",
-    "MetadataResponseTopic",
-    "Part",
-    "ProtocolError",
-    "RecordRange",
-    "Records",
-    "RemainingPartition",
-    "Request",
-    "RequestHeader",
-    "RequestValue",
-    "ResponseValue",
-    "StopReplicaPartitionError",
-    "StopReplicaPartitionState",
-    "StopReplicaRequest",
-    "StopReplicaResponse",
-    "StopReplicaTopicState",
-    "SupportedFeature",
-    "TooManyEntries",
-    "UnencodableValue",
-    "UnknownApi",
-    "UnsupportedVersion",
-    "UpdateMetadataBroker",
-    "UpdateMetadataEndpoint",
-    "UpdateMetadataPartitionState",
-    "UpdateMetadataRequest",
-    "UpdateMetadataResponse",
-    "UpdateMetadataTopicState",
-    "VersionRange",
-    "control_versions",
-    "decode_request",
-    "decode_response",
-    "decode_response_body",
-    "encode_request",
-    "encode_request_body",
-    "encode_response",
-    "encode_response_parts",
-    "frame_size",
-    "framed",
-    "framed_parts",
-    "request_head",
-    "request_header",
-    "response_body",
-    "unsupported_api_versions",
-]
+__all__ = lazy_names(__name__)[2]
