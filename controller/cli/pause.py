@@ -9,7 +9,7 @@ import sys
 
 from controller.cli.main import COULD_NOT_RUN
 from controller.cli.values import number
-from controller.cli.zookeeper_options import add_config_option, connection_for
+from controller.cli.zookeeper_options import NoEvents, add_config_option, connection_for
 from controller.clock import Future
 from controller.zookeeper import paths
 from controller.zookeeper.blocking import ThreadClock, wait
@@ -62,7 +62,7 @@ def _filled(text: str) -> str:
 def run(arguments: argparse.Namespace) -> int:
     clock = ThreadClock()
     connection = connection_for(arguments, clock, "--zookeeper HOSTS")
-    client = ZooKeeperClient(connection, clock, _NoEvents())
+    client = ZooKeeperClient(connection, clock, NoEvents())
     try:
         wait(client.start(), arguments.timeout)
         if arguments.reason is not None:
@@ -123,10 +123,3 @@ def _said(client: ZooKeeperClient, timeout_s: float) -> str:
 def _could_not_run(arguments: argparse.Namespace, why: str) -> int:
     print(f"camerlengo pause: {arguments.zookeeper}: {why}", file=sys.stderr)
     return COULD_NOT_RUN
-
-
-class _NoEvents:
-    """An event queue that must stay empty: no watch is set."""
-
-    def put(self, event: object) -> None:
-        raise AssertionError(f"unexpected event: {event!r}")

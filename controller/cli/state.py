@@ -18,7 +18,7 @@ import numpy as np
 
 from controller.cli.main import COULD_NOT_RUN, UsageError
 from controller.cli.values import number, output_file
-from controller.cli.zookeeper_options import add_config_option, connection_for
+from controller.cli.zookeeper_options import NoEvents, add_config_option, connection_for
 from controller.clock import Clock, spawn
 from controller.zookeeper.blocking import ThreadClock, wait
 from controller.zookeeper.client import ZooKeeperClient
@@ -455,15 +455,8 @@ def _save(tree: Tree, path: Path) -> None:
         raise UsageError(f"{path}: {error.strerror}") from error
 
 
-class _NoEvents:
-    """An event queue that must stay empty: no watch is set, and session events are not requested."""
-
-    def put(self, event: object) -> None:
-        raise AssertionError(f"unexpected event: {event!r}")
-
-
 def _read(connection: KazooConnection, clock: Clock, timeout_seconds: float, pause_ms: float) -> Tree:
-    client = ZooKeeperClient(connection, clock, _NoEvents())
+    client = ZooKeeperClient(connection, clock, NoEvents())
     try:
         wait(client.start(), timeout_seconds)
         return _read_while_answered(client, clock, timeout_seconds, pause_ms)

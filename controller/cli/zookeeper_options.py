@@ -62,6 +62,13 @@ def add_config_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class NoEvents:
+    """An event queue that must stay empty: no watch is set, and session events are not requested."""
+
+    def put(self, event: object) -> None:
+        raise AssertionError(f"unexpected event: {event!r}")
+
+
 def connection_for(arguments: argparse.Namespace, clock: Clock, otherwise: str) -> KazooConnection:
     """Return a connection to the ZooKeeper of the options, which is not started; `arguments.zookeeper` is where.
     UsageError, naming the options that say it `otherwise`."""
