@@ -7,35 +7,24 @@ in what it asks for; the client and the observer have threads of their own and o
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from controller.chaos.live_host import LiveHost
+from controller.chaos.live_host import LiveHost, live_faults
 from controller.chaos.observer import Observer
 from controller.chaos.proxy import ProxyNetwork
-from controller.clock import Coro
-from controller.hosts.local_cluster import CONNECTION_TIMEOUT_MS, Secure
+from controller.hosts.local_cluster import CONNECTION_TIMEOUT_MS
 from controller.hosts.secured import PROTOCOL, SECRETS, ClusterSecurity, Security
 from controller.scenarios.faults import (
     REAL,
     ZOOKEEPER,
-    ChangeMember,
-    ChangeProducer,
     Cut,
     Expire,
-    Fault,
     HostFailure,
-    Implementations,
-    Isolate,
     Kill,
     KillZooKeeper,
     Link,
-    Operation,
     Pause,
-    ReplaceCertificate,
     Stop,
-    unsupported,
 )
 from controller.scenarios.host import Workload
 from controller.scenarios.language import ClusterSpec
@@ -51,10 +40,7 @@ LEADER_LIMIT_MS = 15_000.0
 _LOG_LINES = 12
 
 
-REAL_FAULTS: Implementations[Callable[[Any, Any], Coro[None]]] = Implementations(REAL)
-REAL_FAULTS.of(ChangeMember)(LiveHost.change_member)
-REAL_FAULTS.of(ChangeProducer)(LiveHost.change_producer)
-REAL_FAULTS.of(Isolate)(LiveHost.isolate)
+REAL_FAULTS = live_faults(REAL)
 
 
 def _secured(folder: Path, brokers: int) -> ClusterSecurity:
@@ -73,6 +59,7 @@ class RealHost(LiveHost):
     """
 
     name = REAL
+    faults = REAL_FAULTS
 
     def __init__(
         self,
@@ -91,7 +78,6 @@ class RealHost(LiveHost):
         self._zookeeper: EmbeddedZooKeeper | None = None
         self._proxies: ProxyNetwork | None = None
         self._ports: HeldPorts | None = None
-        self._security: ClusterSecurity | None = None
         self._processes: dict[int, Process] = {}
 
     async def boot(self, cluster: ClusterSpec, workload: Workload) -> None:
@@ -166,16 +152,6 @@ class RealHost(LiveHost):
             **self._security.broker_settings(node, (PROTOCOL,)),
         }
 
-    @property
-    def _secure(self) -> Secure | None:
-        return None if self._security is None else self._security.connect
-
-    @REAL_FAULTS.of(ReplaceCertificate)
-    async def _replace_certificate(self, fault: ReplaceCertificate) -> None:
-        if self._security is None:
-            raise HostFailure("replace-certificate: expected a cluster with secure = true")
-        self._security.replace_certificate(fault.broker)
-
     def _port(self, node: int) -> int:
         assert self._ports is not None
         return self._ports.numbers[node - 1]
@@ -231,12 +207,6 @@ class RealHost(LiveHost):
         if self._proxies is None:
             raise HostFailure("this run's links can't be cut: it was started without proxies")
         return self._proxies
-
-    async def inject(self, step: Fault | Operation) -> None:
-        problem = unsupported(step, REAL)
-        if problem is not None:
-            raise HostFailure(problem)
-        await REAL_FAULTS[step](self, step)
 
     @REAL_FAULTS.of(Expire)
     async def _expire(self, fault: Expire) -> None:

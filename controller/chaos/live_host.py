@@ -11,16 +11,28 @@ import shutil
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from controller.chaos.client import Connect, MetadataClient, create_topics, metadata_of
 from controller.chaos.clock import HostStallWatch, ScenarioClock
 from controller.chaos.record_clients import RecordClients
 from controller.clock import Coro
 from controller.hosts.local_cluster import Secure
-from controller.scenarios.faults import ChangeMember, ChangeProducer, Fault, HostFailure, Isolate, Link, Operation
+from controller.hosts.secured import ClusterSecurity
+from controller.scenarios.faults import (
+    ChangeMember,
+    ChangeProducer,
+    Fault,
+    HostFailure,
+    Implementations,
+    Isolate,
+    Link,
+    Operation,
+    ReplaceCertificate,
+    unsupported,
+)
 from controller.scenarios.host import Observation, PartitionView, Snapshot, TopicSpec, Workload
 from controller.scenarios.language import ClusterSpec
 from controller.scenarios.records.history import History
@@ -49,11 +61,15 @@ class ClusterObserver(Protocol):
     def close(self) -> None: ...
 
 
+LiveFaults = Implementations[Callable[[Any, Any], Coro[None]]]
+
+
 class LiveHost(ABC):
     """One run's cluster, in real time. `folder` gets the logs of clients, and what else the brokers' host writes; a
     temporary one is removed by `close`."""
 
     name: ClassVar[str]
+    faults: ClassVar[LiveFaults]
     seed: int | None = None
 
     def __init__(self, folder: Path | None) -> None:
@@ -65,6 +81,7 @@ class LiveHost(ABC):
         self._client: MetadataClient | None = None
         self._record_clients: RecordClients | None = None
         self._connect: Connect = {}
+        self._security: ClusterSecurity | None = None
         self._cluster = ClusterSpec()
         self._standstills = HostStallWatch(self.clock.now_ms, self.take)
         self._lock = threading.Lock()
@@ -89,9 +106,6 @@ class LiveHost(ABC):
         """Cut the link between two brokers, or heal it."""
 
     @abstractmethod
-    def inject(self, step: Fault | Operation) -> Coro[None]: ...
-
-    @abstractmethod
     def zookeeper_leader(self) -> Coro[int]: ...
 
     @abstractmethod
@@ -108,14 +122,25 @@ class LiveHost(ABC):
     def _port(self, node: int) -> int:
         """Return where a broker listens for clients."""
 
-    @property
-    @abstractmethod
-    def _secure(self) -> Secure | None:
-        """How to connect to a secured cluster; None for another."""
-
     @abstractmethod
     def _close_cluster(self) -> None:
         """Stop the brokers and ZooKeeper, and add what they traced to the records. Safe to call twice."""
+
+    async def inject(self, step: Fault | Operation) -> None:
+        problem = unsupported(step, self.name)
+        if problem is not None:
+            raise HostFailure(problem)
+        await self.faults[step](self, step)
+
+    async def replace_certificate(self, fault: ReplaceCertificate) -> None:
+        if self._security is None:
+            raise HostFailure("replace-certificate: expected a cluster with secure = true")
+        self._security.replace_certificate(fault.broker)
+
+    @property
+    def _secure(self) -> Secure | None:
+        """How to connect to a secured cluster; None for another."""
+        return None if self._security is None else self._security.connect
 
     # -- what is seen
 
@@ -260,3 +285,13 @@ class LiveHost(ABC):
             self._client = self._observer = None
         if self._temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def live_faults(host: str) -> LiveFaults:
+    """A host's table of faults, with those that `LiveHost` carries out itself."""
+    faults = LiveFaults(host)
+    faults.of(ChangeMember)(LiveHost.change_member)
+    faults.of(ChangeProducer)(LiveHost.change_producer)
+    faults.of(Isolate)(LiveHost.isolate)
+    faults.of(ReplaceCertificate)(LiveHost.replace_certificate)
+    return faults

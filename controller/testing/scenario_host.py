@@ -9,31 +9,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from controller.broker.settings import BadSettings
-from controller.chaos.live_host import LiveHost
-from controller.clock import Coro, spawn
-from controller.hosts.local_cluster import Secure
+from controller.chaos.live_host import LiveHost, live_faults
+from controller.clock import spawn
 from controller.hosts.secured import Security
 from controller.scenarios.faults import (
     IN_PROCESS,
     ZOOKEEPER,
-    ChangeMember,
-    ChangeProducer,
     Cut,
     Expire,
-    Fault,
     HostFailure,
-    Implementations,
-    Isolate,
     Kill,
     Link,
-    Operation,
     Pause,
-    ReplaceCertificate,
     Stop,
-    unsupported,
 )
 from controller.scenarios.host import PartitionView, Workload
 from controller.scenarios.language import ClusterSpec
@@ -47,10 +38,7 @@ T = TypeVar("T")
 CALL_S = 30.0
 OBSERVER_SESSION_MS = 30_000
 
-IN_PROCESS_FAULTS: Implementations[Callable[[Any, Any], Coro[None]]] = Implementations(IN_PROCESS)
-IN_PROCESS_FAULTS.of(ChangeMember)(LiveHost.change_member)
-IN_PROCESS_FAULTS.of(ChangeProducer)(LiveHost.change_producer)
-IN_PROCESS_FAULTS.of(Isolate)(LiveHost.isolate)
+IN_PROCESS_FAULTS = live_faults(IN_PROCESS)
 
 
 class _Observer:
@@ -87,6 +75,7 @@ class InProcessHost(LiveHost):
     """One run's cluster. `folder` gets the logs of clients; a temporary one is removed by `close`."""
 
     name = IN_PROCESS
+    faults = IN_PROCESS_FAULTS
 
     def __init__(self, *, folder: Path | None = None) -> None:
         super().__init__(folder)
@@ -116,7 +105,7 @@ class InProcessHost(LiveHost):
         self._memory = memory
         self._observer = _Observer(memory, self.take)
         servers = ",".join(memory.address(node) for node in cluster.nodes)
-        security = memory.security
+        self._security = security = memory.security
         connect = {"bootstrap.servers": servers} if security is None else security.client(servers).confluent
         self._ask_for_metadata(connect, workload)
 
@@ -191,18 +180,6 @@ class InProcessHost(LiveHost):
         links = self._brokers.links
         self._call(lambda: (links.cut if cut else links.heal)(link.source, link.target))
 
-    @IN_PROCESS_FAULTS.of(ReplaceCertificate)
-    async def _replace_certificate(self, fault: ReplaceCertificate) -> None:
-        if self._brokers.security is None:
-            raise HostFailure("replace-certificate: expected a cluster with secure = true")
-        self._brokers.security.replace_certificate(fault.broker)
-
-    async def inject(self, step: Fault | Operation) -> None:
-        problem = unsupported(step, IN_PROCESS)
-        if problem is not None:
-            raise HostFailure(problem)
-        await IN_PROCESS_FAULTS[step](self, step)
-
     def running(self) -> tuple[int, ...]:
         """Raises HostFailure for a broker that ended of itself: nothing that follows would mean anything."""
         running = tuple(node for node in sorted(self._begun) if self._brokers.running(node))
@@ -226,11 +203,6 @@ class InProcessHost(LiveHost):
 
     def _port(self, node: int) -> int:
         return int(self._brokers.address(node).rpartition(":")[2])
-
-    @property
-    def _secure(self) -> Secure | None:
-        security = self._brokers.security
-        return None if security is None else security.connect
 
     def _close_cluster(self) -> None:
         memory, self._memory = self._memory, None
