@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -270,13 +270,13 @@ def record_refusal(request: RequestValue, error: ErrorCode, message: str | None 
             return _fetch(request, error)
         case ListOffsetsRequest():
             return ListOffsetsResponse(
-                _topics(request.topics, ListOffsetsTopicResult, ListOffsetsPartitionResult, error)
+                topic_results(request.topics, ListOffsetsTopicResult, ListOffsetsPartitionResult, error)
             )
         case OffsetForLeaderEpochRequest():
             return _offset_for_leader_epoch(request, error)
         case DeleteRecordsRequest():
             return DeleteRecordsResponse(
-                _topics(request.topics, DeleteRecordsTopicResult, DeleteRecordsPartitionResult, error)
+                topic_results(request.topics, DeleteRecordsTopicResult, DeleteRecordsPartitionResult, error)
             )
         case InitProducerIdRequest():
             return InitProducerIdResponse(error)
@@ -284,7 +284,7 @@ def record_refusal(request: RequestValue, error: ErrorCode, message: str | None 
             return FindCoordinatorResponse(error, message)
         case AlterReplicaLogDirsRequest():
             asked = [topic for each in request.dirs for topic in each.topics]
-            return AlterReplicaLogDirsResponse(_topics(asked, AlteredReplicaLogDirs, AlteredReplicaLogDir, error))
+            return AlterReplicaLogDirsResponse(topic_results(asked, AlteredReplicaLogDirs, AlteredReplicaLogDir, error))
         case DescribeLogDirsRequest():
             return DescribeLogDirsResponse((), error)
         case DescribeConfigsRequest():
@@ -314,7 +314,7 @@ def group_refusal(request: RequestValue, error: ErrorCode) -> ResponseValue:
             return LeaveGroupResponse(error)
         case OffsetCommitRequest():
             return OffsetCommitResponse(
-                _topics(request.topics, OffsetCommitTopicResult, OffsetCommitPartitionResult, error)
+                topic_results(request.topics, OffsetCommitTopicResult, OffsetCommitPartitionResult, error)
             )
         case OffsetFetchRequest():
             return OffsetFetchResponse(
@@ -346,7 +346,7 @@ def transaction_refusal(request: RequestValue, error: ErrorCode) -> ResponseValu
     match request:
         case AddPartitionsToTxnRequest():
             return AddPartitionsToTxnResponse(
-                _topics(request.topics, AddPartitionsToTxnTopicResult, AddPartitionsToTxnPartitionResult, error)
+                topic_results(request.topics, AddPartitionsToTxnTopicResult, AddPartitionsToTxnPartitionResult, error)
             )
         case AddOffsetsToTxnRequest():
             return AddOffsetsToTxnResponse(error)
@@ -356,7 +356,7 @@ def transaction_refusal(request: RequestValue, error: ErrorCode) -> ResponseValu
             return WriteTxnMarkersResponse(tuple(_marker_refused(marker, error) for marker in request.markers))
         case TxnOffsetCommitRequest():
             return TxnOffsetCommitResponse(
-                _topics(request.topics, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition, error)
+                topic_results(request.topics, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition, error)
             )
         case _:
             raise TypeError(f"no error response for a {type(request).__name__}")
@@ -374,15 +374,22 @@ def _marker_refused(marker: WritableTxnMarker, error: ErrorCode) -> WritableTxnM
     )
 
 
-def _topics(
+def topic_results(
     topics: Iterable[Any],
     topic_result: Callable[[str, tuple[P, ...]], T],
     result: Callable[[int, ErrorCode], P],
-    error: ErrorCode,
+    errors: ErrorCode | Mapping[tuple[str, int], ErrorCode],
 ) -> tuple[T, ...]:
-    """Each topic's result, with the error for its partitions: a request has indexes, or what has `partition_index`."""
+    """Each topic's result, with the error for all of its partitions or for each: a request has indexes, or what has
+    `partition_index`."""
     return tuple(
-        topic_result(topic.name, tuple(result(getattr(one, "partition_index", one), error) for one in topic.partitions))
+        topic_result(
+            topic.name,
+            tuple(
+                result(index, errors if isinstance(errors, ErrorCode) else errors[topic.name, index])
+                for index in (getattr(one, "partition_index", one) for one in topic.partitions)
+            ),
+        )
         for topic in topics
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from itertools import islice
 
+from controller.broker.error_responses import topic_results
 from controller.broker.groups.coordinator import Errors, GroupCoordinator, JoiningClient, join_error
 from controller.broker.groups.group import ConsumerGroup, TopicPartition
 from controller.broker.groups.offsets_topic import CommittedOffset
@@ -290,16 +291,7 @@ def _named(topics: Sequence[OffsetFetchTopic]) -> Iterator[TopicPartition]:
 
 def _committed(request: OffsetCommitRequest, errors: Errors) -> OffsetCommitResponse:
     return OffsetCommitResponse(
-        tuple(
-            OffsetCommitTopicResult(
-                topic.name,
-                tuple(
-                    OffsetCommitPartitionResult(one.partition_index, errors[topic.name, one.partition_index])
-                    for one in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
+        topic_results(request.topics, OffsetCommitTopicResult, OffsetCommitPartitionResult, errors)
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from controller.broker.error_responses import refusal
+from controller.broker.error_responses import refusal, topic_results
 from controller.broker.security.acls import SUPPORTED_OPERATIONS, AclOperation, Authorizer, ResourceType
 from controller.broker.security.principal import Requester
 from controller.broker.security.table import ERRORS
@@ -302,13 +302,8 @@ def offset_delete(asked: CheckedRequest) -> None:
 
 
 def _offset_delete_refusal(request: OffsetDeleteRequest, error: ErrorCode) -> OffsetDeleteResponse:
-    topics = (
-        OffsetDeleteTopicResult(
-            topic.name, tuple(OffsetDeletePartitionResult(one.partition_index, error) for one in topic.partitions)
-        )
-        for topic in request.topics
-    )
-    return OffsetDeleteResponse(ErrorCode.NONE, tuple(topics))
+    results = topic_results(request.topics, OffsetDeleteTopicResult, OffsetDeletePartitionResult, error)
+    return OffsetDeleteResponse(ErrorCode.NONE, results)
 
 
 SPECIAL: Mapping[str, Callable[[CheckedRequest], None]] = {

@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 
+from controller.broker.error_responses import topic_results
 from controller.broker.groups.coordinator import Errors, GroupCoordinator
 from controller.broker.groups.group import TopicPartition
 from controller.broker.groups.offsets_topic import OFFSETS_TOPIC, CommittedOffset
@@ -260,34 +261,15 @@ def _added(
     request: AddPartitionsToTxnRequest, errors: Mapping[TopicPartition, ErrorCode]
 ) -> AddPartitionsToTxnResponse:
     return AddPartitionsToTxnResponse(
-        tuple(
-            AddPartitionsToTxnTopicResult(
-                topic.name,
-                tuple(
-                    AddPartitionsToTxnPartitionResult(index, errors[topic.name, index]) for index in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
+        topic_results(request.topics, AddPartitionsToTxnTopicResult, AddPartitionsToTxnPartitionResult, errors)
     )
 
 
 def _offsets_committed(request: TxnOffsetCommitRequest, errors: Errors, old: bool) -> TxnOffsetCommitResponse:
-    def known(error: ErrorCode) -> ErrorCode:
+    def result(index: int, error: ErrorCode) -> TxnOffsetCommitResponsePartition:
         loading = error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE if loading and old else error
-
-    return TxnOffsetCommitResponse(
-        tuple(
-            TxnOffsetCommitResponseTopic(
-                topic.name,
-                tuple(
-                    TxnOffsetCommitResponsePartition(
-                        one.partition_index, known(errors[topic.name, one.partition_index])
-                    )
-                    for one in topic.partitions
-                ),
-            )
-            for topic in request.topics
+        return TxnOffsetCommitResponsePartition(
+            index, ErrorCode.COORDINATOR_NOT_AVAILABLE if loading and old else error
         )
-    )
+
+    return TxnOffsetCommitResponse(topic_results(request.topics, TxnOffsetCommitResponseTopic, result, errors))
