@@ -22,14 +22,16 @@ from controller.log import logger
 from controller.scenarios.faults import HostFailure
 from controller.scenarios.records.history import (
     ACKNOWLEDGED,
+    ALL_READER,
+    COMMITTED_READER,
     FAILED,
     FINAL,
     FOREIGN,
     INDETERMINATE,
     NO_OFFSET,
     FinalRead,
+    FinalReadProgress,
     History,
-    Reached,
     ReadLog,
     SendLog,
     acknowledged_ends,
@@ -61,12 +63,6 @@ _BATCH = 1_000
 _POLL_S = 0.1
 _ASK_S = 2.0
 _ASK_AGAIN_MS = 100.0
-
-SETTLE_MS = 5_000.0
-"""How long an end may stay below an acknowledged record: the high watermark advances after the followers have it."""
-
-PATIENCE_MS = 20_000.0
-"""How long a partition may return no record before it counts as unreadable."""
 
 
 def consumer_config(connect: Connect, *, committed: bool = False) -> dict[str, Any]:
@@ -177,30 +173,15 @@ class ConsumingClient:
 
 
 @dataclass(slots=True)
-class _Standing:
-    """The progress of the final read of one partition.
-
-    `start`, `end`: -1 until the leader has returned them. `full_since_ms`: the time since which everything up to `end`
-    has been read although records beyond it were acknowledged.
-    """
-
-    expected: int
-    progress_ms: float
-    start: int = -1
-    end: int = -1
+class _Standing(FinalReadProgress):
+    progress_ms: float = 0.0
     position: int = 0
     asked_ms: float = float("-inf")
-    full_since_ms: float | None = None
     error: str = ""
-    reached: Reached | None = None
 
 
 class FinalReader:
-    """Reads every partition from its beginning to its end, after all producers have stopped.
-
-    `expected`: for each partition an offset below which a record was acknowledged. If the partition ends before it, the
-    reader waits SETTLE_MS for the end to reach it.
-    """
+    """Reads every partition from its beginning to its end, after all producers have stopped."""
 
     def __init__(
         self,
@@ -215,7 +196,7 @@ class FinalReader:
         self._now_ms = now_ms
         self._reader = _Reader(FINAL, connect, partitions, now_ms, committed=committed)
         self._asker = _asker(connect, committed=committed)
-        self._standings = [_Standing(each, now_ms()) for each in expected]
+        self._standings = [_Standing(each, progress_ms=now_ms()) for each in expected]
 
     @property
     def log(self) -> ReadLog:
@@ -235,7 +216,7 @@ class FinalReader:
         finally:
             self._reader.consumer.close()
             self._asker.close()
-        return [self._verdict(standing) for standing in self._standings]
+        return [standing.verdict(standing.position, standing.error) for standing in self._standings]
 
     def _open(self) -> list[int]:
         return [place for place, standing in enumerate(self._standings) if standing.reached is None]
@@ -245,15 +226,7 @@ class FinalReader:
         if standing.position >= standing.end and now_ms - standing.asked_ms >= _ASK_AGAIN_MS:
             standing.asked_ms = now_ms
             self._ask(place)
-        if standing.end < 0 or standing.position < standing.end:
-            standing.full_since_ms = None
-            if now_ms - standing.progress_ms > PATIENCE_MS:
-                standing.reached = Reached.NOTHING_MORE
-            return
-        if standing.full_since_ms is None:
-            standing.full_since_ms = now_ms
-        if standing.end >= standing.expected or now_ms - standing.full_since_ms > SETTLE_MS:
-            standing.reached = Reached.END
+        standing.look(standing.position, standing.progress_ms, now_ms)
 
     def _ask(self, place: int) -> None:
         """Ask the partition's leader for its log start offset and its end."""
@@ -267,13 +240,6 @@ class FinalReader:
             return
         standing.start, standing.end, standing.error = start, end, ""
         standing.position = max(standing.position, start)
-
-    def _verdict(self, standing: _Standing) -> FinalRead:
-        detail = ""
-        if standing.reached is not Reached.END:
-            detail = f"read to {standing.position} of {standing.end}"
-            detail += f": {standing.error}" if standing.error else ""
-        return FinalRead(max(standing.start, 0), standing.end, standing.reached or Reached.PART, detail)
 
 
 DELIVERY_TIMEOUT_MS = 60_000
@@ -424,8 +390,6 @@ class ProducingClient:
 
 
 JOIN_S = DELIVERY_TIMEOUT_MS / 1000 + 10
-COMMITTED_READER, ALL_READER = 900, 901
-"""Readers of the partitions that are written in transactions, by isolation level."""
 
 
 class RecordClients:

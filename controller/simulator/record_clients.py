@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from controller.machine.process import Process, ProcessClock
 from controller.protocol.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -11,10 +10,13 @@ from controller.scenarios.faults import HostFailure
 from controller.scenarios.records.group_checks import group_at_rest, group_behind
 from controller.scenarios.records.group_history import GroupHistory, GroupLog
 from controller.scenarios.records.history import (
+    ALL_READER,
+    COMMITTED_READER,
     FINAL,
+    PATIENCE_MS,
     FinalRead,
+    FinalReadProgress,
     History,
-    Reached,
     SendLog,
     acknowledged_ends,
     history_of,
@@ -29,26 +31,9 @@ from controller.simulator.routes import Connect, Pipeline, Routes
 from controller.simulator.transactional_client import SimulatedWriter, Stages, TransactionalLogs
 from controller.simulator.transformer import TransformSetup, committed_offsets, ended_transactions
 
-SETTLE_MS = 5_000.0
-"""How long an end may stay before what was acknowledged: the high watermark follows when the followers have it."""
-
-PATIENCE_MS = 20_000.0
-"""How long a partition may give nothing before it counts as not readable, and offsets of transactions be not stable."""
 OFFSETS_UNSTABLE = "the group's offsets in transactions did not become stable"
 
 _LOOK_MS = 50.0
-COMMITTED_READER, ALL_READER = 900, 901
-"""Readers of the partitions that are written in transactions, by isolation level."""
-
-
-@dataclass(slots=True)
-class _Standing:
-    """-1: not known yet. `full_since_ms`: since when all up to `end` is read, though more was acknowledged."""
-
-    start: int = -1
-    end: int = -1
-    full_since_ms: float | None = None
-    reached: Reached | None = None
 
 
 async def read_to_the_end(
@@ -58,41 +43,24 @@ async def read_to_the_end(
     offset before which something was acknowledged."""
     clock = routes.clock
     give_up_ms = clock.now_ms() + deadline_ms
-    standings = [_Standing() for _ in routes.partitions]
+    standings = [FinalReadProgress(each) for each in expected]
     reader.begin()
     while any(each.reached is None for each in standings) and clock.now_ms() < give_up_ms:
         await clock.sleep(_LOOK_MS)
         for place, standing in enumerate(standings):
             if standing.reached is None:
-                await _look(reader, routes, place, standing, expected[place])
-    return [
-        FinalRead(
-            max(standing.start, 0),
-            standing.end,
-            standing.reached or Reached.PART,
-            "" if standing.reached is Reached.END else f"read to {reader.positions[place]} of {standing.end}",
-        )
-        for place, standing in enumerate(standings)
-    ]
+                await _look(reader, routes, place, standing)
+    return [standing.verdict(reader.positions[place]) for place, standing in enumerate(standings)]
 
 
-async def _look(reader: SimulatedConsumer, routes: Routes, place: int, standing: _Standing, expected: int) -> None:
+async def _look(reader: SimulatedConsumer, routes: Routes, place: int, standing: FinalReadProgress) -> None:
     if standing.start < 0:
         start = await offset_of(routes, place, EARLIEST_TIMESTAMP)
         standing.start = -1 if start is None else start
     if reader.positions[place] >= standing.end:
         end = await offset_of(routes, place, LATEST_TIMESTAMP, reader.isolation)
         standing.end = standing.end if end is None else end
-    now_ms = routes.clock.now_ms()
-    if standing.start < 0 or standing.end < 0 or reader.positions[place] < standing.end:
-        standing.full_since_ms = None
-        if now_ms - reader.progress_ms[place] > PATIENCE_MS:
-            standing.reached = Reached.NOTHING_MORE
-        return
-    if standing.full_since_ms is None:
-        standing.full_since_ms = now_ms
-    if standing.end >= expected or now_ms - standing.full_since_ms > SETTLE_MS:
-        standing.reached = Reached.END
+    standing.look(reader.positions[place], reader.progress_ms[place], routes.clock.now_ms())
 
 
 _QUIESCE_POLL_MS = 20.0

@@ -12,11 +12,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from controller.chaos import record_clients
-from controller.chaos.record_clients import PATIENCE_MS, SETTLE_MS, FinalReader, ProducingClient, producer_config
+from controller.chaos.record_clients import FinalReader, ProducingClient, producer_config
 from controller.scenarios.records.history import (
     ACKNOWLEDGED,
     FAILED,
     INDETERMINATE,
+    PATIENCE_MS,
+    SETTLE_MS,
     FinalRead,
     Reached,
     ReadLog,

@@ -36,6 +36,8 @@ INDETERMINATE, ACKNOWLEDGED, FAILED = 0, 1, 2
 
 FINAL = -1
 """The reader of the final read."""
+COMMITTED_READER, ALL_READER = 900, 901
+"""Readers of the partitions that are written in transactions, by isolation level."""
 
 FOREIGN = -1
 """The producer of a record whose value is no producer's."""
@@ -116,6 +118,48 @@ class FinalRead:
     end_offset: int
     reached: Reached
     detail: str = ""
+
+
+SETTLE_MS = 5_000.0
+"""How long an end may stay below an acknowledged record: the high watermark advances after the followers have it."""
+
+PATIENCE_MS = 20_000.0
+"""How long a partition may return no record before it counts as unreadable."""
+
+
+@dataclass(slots=True)
+class FinalReadProgress:
+    """The progress of the final read of one partition.
+
+    `expected`: an offset below which a record was acknowledged; if the partition ends before it, SETTLE_MS are left for
+    the end to reach it. `start`, `end`: -1 until the leader has returned them. `full_since_ms`: the time since which
+    everything up to `end` has been read although records beyond it were acknowledged.
+    """
+
+    expected: int
+    start: int = -1
+    end: int = -1
+    full_since_ms: float | None = None
+    reached: Reached | None = None
+
+    def look(self, position: int, progress_ms: float, now_ms: float) -> None:
+        """Note what was reached. `position`: of the reader, which last came on at `progress_ms`."""
+        if self.start < 0 or self.end < 0 or position < self.end:
+            self.full_since_ms = None
+            if now_ms - progress_ms > PATIENCE_MS:
+                self.reached = Reached.NOTHING_MORE
+            return
+        if self.full_since_ms is None:
+            self.full_since_ms = now_ms
+        if self.end >= self.expected or now_ms - self.full_since_ms > SETTLE_MS:
+            self.reached = Reached.END
+
+    def verdict(self, position: int, error: str = "") -> FinalRead:
+        detail = ""
+        if self.reached is not Reached.END:
+            detail = f"read to {position} of {self.end}"
+            detail += f": {error}" if error else ""
+        return FinalRead(max(self.start, 0), self.end, self.reached or Reached.PART, detail)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
