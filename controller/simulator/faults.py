@@ -71,7 +71,7 @@ from controller.simulator.group_members import SimulatedMember
 from controller.simulator.hostile_clients import HostileClients
 from controller.simulator.network import GOOD, LinkCondition
 from controller.simulator.observer import controller_named
-from controller.simulator.transactional_client import SimulatedWriter
+from controller.simulator.transactional_client import SimulatedClient, SimulatedWriter
 from controller.trace import FaultInjected, TraceEvent
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
@@ -112,6 +112,19 @@ PAUSE_REASON = "the plan says so"
 
 def _nothing(_argument: object = None) -> None:
     pass
+
+
+def _change_client(client: SimulatedClient[Any], how: str) -> Undo:
+    if how == "replace":
+        return client.replace()
+    if how == "pause":
+        client.pause()
+        return client.resume
+    if how == "resume":
+        client.resume()
+        return _nothing
+    client.die()
+    return client.begin
 
 
 class FaultTarget(Protocol):
@@ -555,38 +568,20 @@ class Faults:
                 return None
             member.begin()
             return member.leave
-        if fault.how == "pause":
-            member.pause()
-            return member.resume
-        if fault.how == "replace":
-            return member.replace()
-        if fault.how == "resume":
-            member.resume()
-            return _nothing
         if fault.how == "leave":
             member.leave()
-        else:
-            member.die()
-        return member.begin
+            return member.begin
+        return _change_client(member, fault.how)
 
     @SIMULATED_FAULTS.of(ChangeProducer)
     def _change_producer(self, fault: ChangeProducer) -> Undo | None:
         writer = self._host.writers.get(fault.producer)
         if writer is None or (not writer.is_running and fault.how != "start"):
             return None
-        if fault.how == "pause":
-            writer.pause()
-            return writer.resume
-        if fault.how == "replace":
-            return writer.replace()
-        if fault.how == "resume":
-            writer.resume()
-        elif fault.how == "start":
+        if fault.how == "start":
             writer.begin()
-        else:
-            writer.die()
-            return writer.begin
-        return _nothing
+            return _nothing
+        return _change_client(writer, fault.how)
 
     # -- ZooKeeper's servers
 

@@ -8,12 +8,12 @@ One request is under way to the coordinator at a time, so that no commit overtak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from controller.clock import Clock
 from controller.core.channels import PeerError
-from controller.machine.process import Process, ProcessClock, ProcessState
+from controller.machine.process import ProcessState
 from controller.protocol import ApiKey, ErrorCode
 from controller.protocol.client import COORDINATOR_OF_GROUP, COORDINATOR_OF_TRANSACTION
 from controller.protocol.compiler import layout
@@ -56,8 +56,14 @@ from controller.scenarios.records.workload import PartitionName
 from controller.simulator.consumer import REQUEST_TIMEOUT_MS, SimulatedConsumer, offset_of
 from controller.simulator.network import Address
 from controller.simulator.randomness import Streams
-from controller.simulator.routes import BACKOFF_MS, Connect, CoordinatorLink, Pipeline, Routes, keep_going
-from controller.simulator.transactional_client import FencedByCluster, Stages, TransactionalProducer, TransactionFailed
+from controller.simulator.routes import BACKOFF_MS, Connect, CoordinatorLink, Routes, keep_going
+from controller.simulator.transactional_client import (
+    ClientLife,
+    FencedByCluster,
+    SimulatedClient,
+    TransactionalProducer,
+    TransactionFailed,
+)
 from controller.simulator.transformer import Transformer, TransformSetup
 
 COMMIT_EACH_MS = 250.0
@@ -115,37 +121,26 @@ class _Rejoin(Exception):
         self.anew = error in _JOIN_ANEW
 
 
-class _Life:
+class _Life(ClientLife):
     """A member from its start to its end. `leave` ends it in order, the end of its process at once."""
 
     def __init__(self, member: SimulatedMember, life: int, *, static: bool) -> None:
-        self.process = Process(f"member-{member.number}")
-        self.clock = ProcessClock(member.world, self.process)
+        super().__init__(member, life, GROUP, COORDINATOR_OF_GROUP)
         self.leaving = False
-        self.superseded = False
-        """Another has come in its place; an error that ends its membership ends it."""
         self.assignment: MemberAssignment | None = None
         self._member = member
         self._instance = f"instance-{member.number}" if static else None
-        name = f"member-{member.number}"
-        self._rng = member.streams.stream(f"records/{name}/{life}")
-
-        def connect(address: Address) -> Pipeline:
-            return member.connect(self.process, self.clock, address, name)
-
-        self.routes = Routes(connect, self.clock, self._rng, member.brokers, member.partitions)
-        self._transformer = None if member.transforms is None else self._new_transformer(member.transforms, connect)
+        self._transformer = None if member.transforms is None else self._new_transformer(member.transforms)
         self._taken = 0
         """The rows of the reader that transactions have consumed."""
         self._rejoins: ErrorCode | None = None
-        self._link = CoordinatorLink(GROUP, COORDINATOR_OF_GROUP, self.routes, connect, member.brokers)
         self._id, self._generation = NO_MEMBER, NO_GENERATION
         self._consumer: SimulatedConsumer | None = None
         self._sent: dict[int, int] = {}  # the offset that was last committed, by place
         keep_going(self._run())
 
-    def _new_transformer(self, setup: TransformSetup, connect: Callable[[Address], Pipeline]) -> Transformer:
-        member = self._member
+    def _new_transformer(self, setup: TransformSetup) -> Transformer:
+        member, connect = self._member, self._connect
         self._outputs = Routes(connect, self.clock, self._rng, member.brokers, setup.partitions)
         self._outputs.learn()
         name = f"transformer-{member.number}"
@@ -178,11 +173,15 @@ class _Life:
 
     def end(self) -> None:
         self.give_up()
-        self.process.die()  # and with it its connections and timers
+        super().end()
+
+    def gave_way(self) -> None:
+        """An error that ends its membership ends it from now on."""
+        if self.assignment is not None:
+            self._member.log.gave_up(self.assignment, self._member.world.now_ms())
 
     def keep_to(self, among: Collection[int]) -> None:
-        self.routes.keep_to(among)
-        self._link.keep_to(among)
+        super().keep_to(among)
         if self._transformer is not None:
             self._outputs.keep_to(among)
             self._transformer.producer.link.keep_to(among)
@@ -202,19 +201,19 @@ class _Life:
         self, key: ApiKey, version: int, request: RequestValue, timeout_ms: float = REQUEST_TIMEOUT_MS
     ) -> ResponseValue:
         """Raises PeerError; the coordinator is then looked for again."""
-        return await self._link.ask(key, version, request, timeout_ms)
+        return await self.link.ask(key, version, request, timeout_ms)
 
     def _refused(self, code: int) -> bool:
         """Return whether a request was refused for now. Raises _Rejoin."""
         error = ErrorCode(code)
         if error in _JOIN_ANEW and self.superseded and self._instance is not None:
             now_ms = self.clock.now_ms()
-            former = FormerMember(self._member.number, self._id, error.name, self._link.asked_ms, now_ms)
+            former = FormerMember(self._member.number, self._id, error.name, self.link.asked_ms, now_ms)
             self._member.log.ended(former)
         if error in _REJOIN:
             raise _Rejoin(error)
         if error in _ELSEWHERE:
-            self._link.forget()
+            self.link.forget()
         return error is not ErrorCode.NONE
 
     # -- a rebalance
@@ -370,7 +369,7 @@ class _Life:
             for topic, numbers in self._by_topic(list(due)).items()
         )
         request = OffsetCommitRequest(GROUP, topics, self._generation, self._id, self._instance)
-        await self._link.found()
+        await self.link.found()
         now_ms = self.clock.now_ms()
         numbers = {
             place: log.committing(member.number, self._id, self._generation, place, offset, now_ms)
@@ -454,14 +453,14 @@ class _Life:
         request = TxnOffsetCommitRequest(
             name, GROUP, producer_id, epoch, topics, self._generation, self._id, self._instance
         )
-        await self._link.found()
+        await self.link.found()
         now_ms = self.clock.now_ms()
         numbers += [
             log.committing(member.number, self._id, self._generation, place, offset, now_ms)
             for place, offset in offsets.items()
         ]
         while True:
-            answer = await self._link.ask_until_answered(
+            answer = await self.link.ask_until_answered(
                 ApiKey.TXN_OFFSET_COMMIT, _TXN_COMMIT, request, REQUEST_TIMEOUT_MS
             )
             assert isinstance(answer, TxnOffsetCommitResponse)
@@ -475,11 +474,11 @@ class _Life:
             if error in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED):
                 raise FencedByCluster(error.name)
             if error in _ELSEWHERE:
-                self._link.forget()
+                self.link.forget()
             await self.clock.sleep(BACKOFF_MS)
 
 
-class SimulatedMember:
+class SimulatedMember(SimulatedClient[_Life]):
     """One client of the group, over its lives. `readers`: what it read, one for each assignment."""
 
     def __init__(
@@ -496,25 +495,13 @@ class SimulatedMember:
         static: bool = False,
         transforms: TransformSetup | None = None,
     ) -> None:
+        super().__init__(f"member-{number}", connect, world, streams, brokers, partitions)
         self.transforms = transforms
-        self.stages = Stages()
         self.number = number
-        self.connect = connect
-        self.world = world
-        self.streams = streams
-        self.brokers = dict(brokers)
-        self.partitions = tuple(partitions)
         self.log = log
         self.session_ms = session_ms
         self.readers: list[SimulatedConsumer] = []
         self._static = static
-        self._lives = 0
-        self._former: list[_Life] = []
-        self._life: _Life | None = None
-
-    @property
-    def is_running(self) -> bool:
-        return self._life is not None and self._life.process.alive
 
     @property
     def takes_part(self) -> bool:
@@ -525,7 +512,6 @@ class SimulatedMember:
         return self._life is not None and self._life.process.state is ProcessState.PAUSED
 
     def begin(self) -> None:
-        """Start, unless it runs already."""
         if not self.is_running:
             self._lives += 1
             self._life = _Life(self, self._lives, static=self._static)
@@ -535,45 +521,3 @@ class SimulatedMember:
     def leave(self) -> None:
         if self._life is not None:
             self._life.leaving = True
-
-    def die(self) -> None:
-        self.stages.release()
-        if self._life is not None and self.is_running:
-            self._life.end()
-
-    def end_former(self) -> None:
-        """Those in whose place others have come are not waited for."""
-        for life in self._former:
-            if life.process.alive:
-                life.end()
-
-    def keep_to(self, among: Collection[int] | None) -> None:
-        """Ask these brokers alone from now on, as a client would whose other brokers are cut off; None: all."""
-        if among is None:
-            return
-        self.brokers = {node: address for node, address in self.brokers.items() if node in among}
-        if self._life is not None and self.is_running:
-            self._life.keep_to(among)
-
-    def replace(self) -> Callable[[], None]:
-        """The member stands still, and another takes its place under its name (and group.instance.id). Return what has
-        the former one go on."""
-        former = self._life
-        assert former is not None
-        former.process.pause()
-        former.superseded = True
-        self.stages.release()
-        if former.assignment is not None:
-            self.log.gave_up(former.assignment, self.world.now_ms())
-        self._life = None
-        self._former.append(former)
-        self.begin()
-        return former.process.resume
-
-    def pause(self) -> None:
-        if self._life is not None:
-            self._life.process.pause()
-
-    def resume(self) -> None:
-        if self._life is not None:
-            self._life.process.resume()

@@ -189,7 +189,7 @@ class SimulatedRecordClients:
             if self._clock.now_ms() > give_up_ms:
                 if any(producer.log.open for producer in self._producers):
                     raise HostFailure("a producer did not come to its end")
-                self._unended = [writer.transactional_id for writer in self.writers.values() if not writer.done]
+                self._unended = [writer.name for writer in self.writers.values() if not writer.done]
                 break
             await self._clock.sleep(_QUIESCE_POLL_MS)
         await self._settle_group(self.acknowledged()[: len(self._plain)], among)

@@ -9,12 +9,14 @@ what is late of the former epoch is refused.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from typing import Any, Generic, TypeVar
 
 from controller.clock import Clock, Future
 from controller.core.channels import PeerError
-from controller.machine.process import Process, ProcessClock, ProcessState
+from controller.machine.process import Process, ProcessClock
 from controller.protocol import ApiKey, ErrorCode, decode_response_body, encode_request_body
 from controller.protocol.client import COORDINATOR_OF_TRANSACTION
 from controller.protocol.produce import (
@@ -322,29 +324,120 @@ class TransactionalLogs:
         return log
 
 
-class _WriterLife:
+class ClientLife:
+    """A client from its start to its end, as a process of its own, with a link to the coordinator of `key`."""
+
+    def __init__(self, client: SimulatedClient[Any], life: int, key: str, key_type: int) -> None:
+        self.superseded = False
+        """Another has come in its place."""
+        self.process = Process(client.name)
+        self.clock = ProcessClock(client.world, self.process)
+        self._rng = client.streams.stream(f"records/{client.name}/{life}")
+
+        def connect(address: Address) -> Pipeline:
+            return client.connect(self.process, self.clock, address, client.name)
+
+        self._connect = connect
+        self.routes = Routes(connect, self.clock, self._rng, client.brokers, client.partitions)
+        self.link = CoordinatorLink(key, key_type, self.routes, connect, client.brokers)
+
+    def end(self) -> None:
+        self.process.die()  # and with it its connections and timers
+
+    def keep_to(self, among: Collection[int]) -> None:
+        self.routes.keep_to(among)
+        self.link.keep_to(among)
+
+    def gave_way(self) -> None:
+        """It stands still, and another takes its place."""
+
+
+Life = TypeVar("Life", bound=ClientLife)
+
+
+class SimulatedClient(ABC, Generic[Life]):
+    """One client over its lives, which share its name."""
+
+    def __init__(
+        self,
+        name: str,
+        connect: Connect,
+        world: Clock,
+        streams: Streams,
+        brokers: Mapping[int, Address],
+        partitions: Sequence[PartitionName],
+    ) -> None:
+        self.name = name
+        self.connect = connect
+        self.world = world
+        self.streams = streams
+        self.brokers = dict(brokers)
+        self.partitions = tuple(partitions)
+        self.stages = Stages()
+        self._lives = 0
+        self._former: list[Life] = []
+        self._life: Life | None = None
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Start, unless it runs already."""
+
+    @property
+    def is_running(self) -> bool:
+        return self._life is not None and self._life.process.alive
+
+    def die(self) -> None:
+        self.stages.release()
+        if self._life is not None and self.is_running:
+            self._life.end()
+
+    def end_former(self) -> None:
+        """Those in whose place others have come are not waited for."""
+        for life in self._former:
+            if life.process.alive:
+                life.end()
+
+    def pause(self) -> None:
+        if self._life is not None:
+            self._life.process.pause()
+
+    def resume(self) -> None:
+        if self._life is not None:
+            self._life.process.resume()
+
+    def replace(self) -> Callable[[], None]:
+        """The client stands still, and another takes its place under its name. Return what has the former one go on."""
+        former = self._life
+        assert former is not None
+        former.process.pause()
+        former.superseded = True
+        self.stages.release()
+        former.gave_way()
+        self._life = None
+        self._former.append(former)
+        self.begin()
+        return former.process.resume
+
+    def keep_to(self, among: Collection[int] | None) -> None:
+        """Ask these brokers alone from now on, as a client would whose other brokers are cut off; None: all."""
+        if among is None:
+            return
+        self.brokers = {node: address for node, address in self.brokers.items() if node in among}
+        if self._life is not None and self.is_running:
+            self._life.keep_to(among)
+
+
+class _WriterLife(ClientLife):
     """A writer from its start to its end."""
 
     def __init__(self, writer: SimulatedWriter, life: int) -> None:
-        self.superseded = False
+        super().__init__(writer, life, writer.name, COORDINATOR_OF_TRANSACTION)
         self.done = False
         """It has ended its transaction, and begins no other."""
         self._writer = writer
-        self.process = Process(f"writer-{writer.number}")
-        self.clock = ProcessClock(writer.world, self.process)
-        name = f"writer-{writer.number}"
-        self._rng = writer.streams.stream(f"records/{name}/{life}")
-
-        def connect(address: Address) -> Pipeline:
-            return writer.connect(self.process, self.clock, address, name)
-
-        self.routes = Routes(connect, self.clock, self._rng, writer.brokers, writer.partitions)
-        self.link = CoordinatorLink(
-            writer.transactional_id, COORDINATOR_OF_TRANSACTION, self.routes, connect, writer.brokers
-        )
-        log = writer.logs.new(writer.transactional_id)
+        log = writer.logs.new(writer.name)
         self.producer = TransactionalProducer(
-            writer.transactional_id, log, self.routes, self.link, writer.workload.timeout_ms, writer.stages
+            writer.name, log, self.routes, self.link, writer.workload.timeout_ms, writer.stages
         )
         keep_going(self._run())
 
@@ -385,12 +478,9 @@ class _WriterLife:
         commits = not workload.abort_every or (number + 1) % workload.abort_every != 0
         await producer.end(number, commits=commits)
 
-    def end(self) -> None:
-        self.process.die()
 
-
-class SimulatedWriter:
-    """One transactional producer, over its lives, which share its transactional id."""
+class SimulatedWriter(SimulatedClient[_WriterLife]):
+    """One transactional producer, over its lives, which share its name: its transactional id."""
 
     def __init__(
         self,
@@ -404,26 +494,12 @@ class SimulatedWriter:
         workload: TransactionWorkload,
         logs: TransactionalLogs,
     ) -> None:
-        self.number = number
-        self.transactional_id = f"writer-{number}"
-        self.connect = connect
-        self.world = world
-        self.streams = streams
-        self.brokers = dict(brokers)
-        self.partitions = tuple(partitions)
+        super().__init__(f"writer-{number}", connect, world, streams, brokers, partitions)
         self.places = list(places)
         self.workload = workload
         self.logs = logs
-        self.stages = Stages()
         self.stopped = False
-        self._lives = 0
-        self._former: list[_WriterLife] = []
-        self._life: _WriterLife | None = None
         self._all: list[TransactionalProducer] = []
-
-    @property
-    def is_running(self) -> bool:
-        return self._life is not None and self._life.process.alive
 
     @property
     def done(self) -> bool:
@@ -439,37 +515,6 @@ class SimulatedWriter:
             self._life = _WriterLife(self, self._lives)
             self._all.append(self._life.producer)
 
-    def die(self) -> None:
-        self.stages.release()
-        if self._life is not None and self.is_running:
-            self._life.end()
-
-    def pause(self) -> None:
-        if self._life is not None:
-            self._life.process.pause()
-
-    def resume(self) -> None:
-        if self._life is not None and self._life.process.state is ProcessState.PAUSED:
-            self._life.process.resume()
-
-    def replace(self) -> Callable[[], None]:
-        """The producer stands still, and another begins with its transactional id. Return what has the former one go
-        on: it is fenced then."""
-        former = self._life
-        assert former is not None
-        former.process.pause()
-        former.superseded = True
-        self.stages.release()
-        self._life = None
-        self._former.append(former)
-        self.begin()
-
-        def go_on() -> None:
-            if former.process.state is ProcessState.PAUSED:
-                former.process.resume()
-
-        return go_on
-
     def stop(self, among: Collection[int] | None) -> None:
         """Begin no more transactions. A producer that is dead begins once more, and with it what it left open ends.
         `among`: the brokers that it asks from now on; None: all."""
@@ -477,17 +522,8 @@ class SimulatedWriter:
         self.stages.release()
         self.end_former()
         self.resume()
-        if among is not None:
-            self.brokers = {node: address for node, address in self.brokers.items() if node in among}
-            if self._life is not None and self.is_running:
-                self._life.routes.keep_to(among)
-                self._life.link.keep_to(among)
+        self.keep_to(among)
         self.begin()
-
-    def end_former(self) -> None:
-        for life in self._former:
-            if life.process.alive:
-                life.end()
 
     def close(self) -> None:
         self.end_former()
