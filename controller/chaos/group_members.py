@@ -43,7 +43,7 @@ class _Life(ClientLife):
         config, program = group.config(number), MEMBER
         if group.setup is not None:
             name = f"transformer-{number}"
-            log = group.setup.new_log(name)
+            log = group.setup.new(name)
             self._transactions = TransactionEvents(log)
             config = {**group.setup.config(name, log), **group.transforming(config)}
             program = CLIENT

@@ -14,13 +14,11 @@ from controller.chaos.client import Connect
 from controller.chaos.client_process import ClientLife, ClientProcess, Event, StopsOfClient, Undo
 from controller.chaos.clock import ScenarioClock
 from controller.scenarios.faults import ChangeProducer, HostFailure
-from controller.scenarios.records.history import ACKNOWLEDGED, SendLog
+from controller.scenarios.records.history import ACKNOWLEDGED, SendLog, TransactionalLogs
 from controller.scenarios.records.transaction_history import ABORTED, COMMITTED
 from controller.scenarios.records.workload import PartitionName, TransactionWorkload
 
 CLIENT = "controller.chaos.transaction_client"
-FIRST_TRANSACTIONAL = 100
-"""The producers of transactions are numbered from here; a workload has at most 64 others."""
 END_S = 90.0
 
 
@@ -50,7 +48,7 @@ class TransactionEvents:
                 transactions.ended(number, COMMITTED if committed else ABORTED, at_ms)
 
 
-class TransactionalSetup:
+class TransactionalSetup(TransactionalLogs):
     """What all transactional clients of a run share, and their logs."""
 
     def __init__(
@@ -63,20 +61,15 @@ class TransactionalSetup:
         folder: Path,
         common: Mapping[str, object],
     ) -> None:
+        super().__init__()
         self.workload = workload
         self.clock = clock
         self.folder = folder
         self.lock = threading.Lock()
-        self.logs: list[SendLog] = []
         self._connect = connect
         self._partitions = tuple(partitions)
         self._places = list(places)
         self._common = common
-
-    def new_log(self, name: str) -> SendLog:
-        log = SendLog(FIRST_TRANSACTIONAL + len(self.logs), name)
-        self.logs.append(log)
-        return log
 
     def config(self, name: str, log: SendLog) -> dict[str, object]:
         """The configuration of the program for a client with that transactional id."""
@@ -114,7 +107,7 @@ class TransactionalSetup:
     def end_open(self, name: str) -> None:
         """Have the coordinator abort what a dead client with that transactional id left open."""
         with self.lock:
-            log = self.new_log(name)
+            log = self.new(name)
         events = TransactionEvents(log)
         process = ClientProcess(
             CLIENT, self.config(name, log) | {"only_init": True}, self.folder / f"{name}.log", events.take
@@ -128,7 +121,7 @@ class _WriterLife(ClientLife):
     def __init__(self, writer: RealWriter) -> None:
         setup, name = writer.setup, writer.name
         with setup.lock:
-            log = setup.new_log(name)
+            log = setup.new(name)
         self._events = TransactionEvents(log)
         super().__init__(CLIENT, setup.config(name, log), setup.folder / f"{name}.log", setup.lock, writer.stops)
 

@@ -18,6 +18,7 @@ from controller.scenarios.records.history import (
     FinalReadProgress,
     History,
     SendLog,
+    TransactionalLogs,
     acknowledged_ends,
     history_of,
 )
@@ -28,7 +29,7 @@ from controller.simulator.network import Address
 from controller.simulator.producer import DELIVERY_TIMEOUT_MS, SimulatedProducer
 from controller.simulator.randomness import Streams
 from controller.simulator.routes import Connect, Pipeline, Routes
-from controller.simulator.transactional_client import SimulatedWriter, Stages, TransactionalLogs
+from controller.simulator.transactional_client import SimulatedWriter, Stages
 from controller.simulator.transformer import TransformSetup, committed_offsets, ended_transactions
 
 OFFSETS_UNSTABLE = "the group's offsets in transactions did not become stable"

@@ -36,7 +36,7 @@ from controller.protocol.transactions import (
     EndTxnRequest,
     EndTxnResponse,
 )
-from controller.scenarios.records.history import ACKNOWLEDGED, NO_OFFSET, SendLog
+from controller.scenarios.records.history import ACKNOWLEDGED, NO_OFFSET, SendLog, TransactionalLogs
 from controller.scenarios.records.payload import Payload, encode_payload, key_bytes
 from controller.scenarios.records.transaction_history import ABORTED, COMMITTED, ClientTransactions
 from controller.scenarios.records.workload import ACKS_ALL, PartitionName, TransactionStage, TransactionWorkload
@@ -306,22 +306,6 @@ def _result(body: bytes) -> tuple[int, int]:
     assert isinstance(answer, ProduceResponse)
     result = answer.responses[0].partition_responses[0]
     return result.error_code, result.base_offset
-
-
-FIRST_TRANSACTIONAL = 100
-"""The producers of transactions are numbered from here; a workload has at most 64 others."""
-
-
-class TransactionalLogs:
-    """The logs of all transactional clients of a run, a number for each life."""
-
-    def __init__(self) -> None:
-        self.logs: list[SendLog] = []
-
-    def new(self, transactional_id: str) -> SendLog:
-        log = SendLog(FIRST_TRANSACTIONAL + len(self.logs), transactional_id)
-        self.logs.append(log)
-        return log
 
 
 class ClientLife:

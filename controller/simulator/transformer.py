@@ -14,7 +14,7 @@ from controller.protocol import ApiKey, ErrorCode
 from controller.protocol.client import COORDINATOR_OF_GROUP, COORDINATOR_OF_TRANSACTION
 from controller.protocol.groups import OffsetFetchRequest, OffsetFetchResponse, OffsetFetchTopic
 from controller.scenarios.records.group_history import GROUP
-from controller.scenarios.records.history import ReadLog
+from controller.scenarios.records.history import ReadLog, TransactionalLogs
 from controller.scenarios.records.workload import PartitionName, TransactionStage, TransactionWorkload
 from controller.simulator.network import Address
 from controller.simulator.routes import BACKOFF_MS, CoordinatorLink, Pipeline, Routes
@@ -22,7 +22,6 @@ from controller.simulator.transactional_client import (
     REQUEST_TIMEOUT_MS,
     FencedByCluster,
     Stages,
-    TransactionalLogs,
     TransactionalProducer,
     TransactionFailed,
 )

@@ -228,6 +228,22 @@ class SendLog:
         self.open -= 1
 
 
+FIRST_TRANSACTIONAL = 100
+"""The producers of transactions are numbered from here; a workload has at most 64 others."""
+
+
+class TransactionalLogs:
+    """The logs of all transactional clients of a run, a number for each life."""
+
+    def __init__(self) -> None:
+        self.logs: list[SendLog] = []
+
+    def new(self, transactional_id: str) -> SendLog:
+        log = SendLog(FIRST_TRANSACTIONAL + len(self.logs), transactional_id)
+        self.logs.append(log)
+        return log
+
+
 class ReadLog:
     """The records that one reader read. One thread at a time may use it. `committed`: whether its isolation level is
     read_committed. `transactions`: of the client that consumes what it reads in its transactions, if one does."""
