@@ -109,14 +109,6 @@ def crossing_interval(memory: WheelMemory, costs: UnitCosts) -> float:
     return memory.wheels * memory.slots * costs.migrate / costs.index
 
 
-def crossing_slots(mean_interval: float, wheels: int, costs: UnitCosts) -> float:
-    """M at which both cost the same: above it the hashed wheel is cheaper."""
-    _positive("mean interval", mean_interval)
-    if wheels < 1:
-        raise CostModelError(f"wheels {wheels}: expected 1 or more")
-    return mean_interval * costs.index / (wheels * costs.migrate)
-
-
 def mean_migrations(longest: int, wheel_size: int) -> float:
     """How many times a timer of scheme 7 moves down, on the average, if intervals are uniform on 1 to `longest` ticks:
     an estimate that takes the place of the bound m. A timer that starts k wheels up goes down k times at most: it jumps

@@ -16,7 +16,6 @@ from controller.labs.cost_model import (
     WheelMemory,
     choose,
     crossing_interval,
-    crossing_slots,
     hashed_cost,
     hierarchical_cost,
     mean_migrations,
@@ -54,7 +53,6 @@ def test_both_cost_the_same_at_the_crossing_and_only_there(slots: int, wheels: i
     memory = WheelMemory(slots, wheels)
     at = crossing_interval(memory, COSTS)
     assert at == wheels * slots * 3
-    assert crossing_slots(at, wheels, COSTS) == pytest.approx(slots)
     work = TimerLoad(777, at)
     assert hashed_cost(work, memory, COSTS) == pytest.approx(hierarchical_cost(work, memory, COSTS))
     assert choose(work, memory, COSTS).choice is Choice.HashedWheel
@@ -73,8 +71,6 @@ def test_both_cost_the_same_at_the_crossing_and_only_there(slots: int, wheels: i
         (lambda: TimerLoad(1, 0), "mean interval 0: expected more than 0"),
         (lambda: WheelMemory(10, 0), "wheels 0: expected 1 or more"),
         (lambda: WheelMemory(5, 3), "slots 5: expected 2 or more for each of 3 wheels"),
-        (lambda: crossing_slots(0, 3, COSTS), "mean interval 0"),
-        (lambda: crossing_slots(10, 0, COSTS), "wheels 0"),
         (lambda: mean_migrations(0, 20), "longest interval 0"),
         (lambda: mean_migrations(10, 1), "wheel size 1"),
     ],
