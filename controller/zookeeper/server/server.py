@@ -14,15 +14,15 @@ import asyncio
 import contextlib
 import ssl
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from controller.clock import Future, Timer
+from controller.clock import Timer
 from controller.distinguished_names import distinguished_name
+from controller.zookeeper.blocking import ThreadClock
 from controller.zookeeper.row_writes import REQUEST_BYTES_MAX
 from controller.zookeeper.server.connection import ServedConnection
 from controller.zookeeper.server.core import CONTAINER_CHECK_MS, ZooKeeperCore
@@ -36,23 +36,12 @@ HANDSHAKE_LIMIT_S: Final = 10.0
 _ANSWER_SECONDS = 30.0
 
 
-class AsyncioClock:
+class AsyncioClock(ThreadClock):
     """The machine's clock, with the timers of the event loop that the caller runs on."""
-
-    def now_ms(self) -> float:
-        return time.monotonic() * 1_000.0
-
-    def wall_ms(self) -> int:
-        return time.time_ns() // 1_000_000
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         loop = asyncio.get_running_loop()
         return loop.call_later(delay_ms / 1_000.0, callback) if delay_ms > 0 else loop.call_soon(callback)
-
-    def sleep(self, delay_ms: float) -> Future[None]:
-        pending: Future[None] = Future()
-        self.call_later(delay_ms, lambda: pending.resolve(None))
-        return pending
 
 
 class _TcpConnection(ServedConnection, asyncio.Protocol):
