@@ -327,13 +327,10 @@ class Broker:
     def _access_handlers(self) -> dict[ApiKey, Handler]:
         handlers = {key: _in_exchange(handle) for key, handle in access_handlers(self._access).items()}
         if self._access is not None:
-            handlers[ApiKey.ALTER_USER_SCRAM_CREDENTIALS] = self._alter_credentials
+            handlers[ApiKey.ALTER_USER_SCRAM_CREDENTIALS] = self._as_controller(self._alter_credentials)
         return handlers | dict.fromkeys(SASL_APIS, _no_sasl_here)
 
     def _alter_credentials(self, exchange: RequestContext, request: AlterUserScramCredentialsRequest) -> Steps | None:
-        if not self._is_controller():
-            exchange.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER)
-            return None
         assert self._access is not None
         return self._access.credentials.alter(request, exchange.header.api_version, exchange.answer)
 
@@ -352,19 +349,19 @@ class Broker:
         handlers: dict[ApiKey, Handler] = {
             ApiKey.API_VERSIONS: self._api_versions,
             ApiKey.METADATA: self._metadata,
-            ApiKey.CREATE_TOPICS: self._create_topics,
-            ApiKey.CREATE_PARTITIONS: self._create_partitions,
+            ApiKey.CREATE_TOPICS: self._as_controller(self._create_topics),
+            ApiKey.CREATE_PARTITIONS: self._as_controller(self._create_partitions),
             ApiKey.DELETE_TOPICS: self._delete_topics,
             ApiKey.ELECT_LEADERS: self._elect_leaders,
-            ApiKey.ALTER_PARTITION_REASSIGNMENTS: self._alter_reassignments,
-            ApiKey.LIST_PARTITION_REASSIGNMENTS: self._list_reassignments,
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS: self._as_controller(self._alter_reassignments),
+            ApiKey.LIST_PARTITION_REASSIGNMENTS: self._as_controller(self._list_reassignments),
             ApiKey.LEADER_AND_ISR: self._leader_and_isr,
             ApiKey.UPDATE_METADATA: self._update_metadata,
             ApiKey.STOP_REPLICA: self._stop_replica,
-            ApiKey.ALTER_ISR: self._alter_isr,
-            ApiKey.CONTROLLED_SHUTDOWN: self._controlled_shutdown,
-            ApiKey.UPDATE_FEATURES: self._update_features,
-            ApiKey.ALLOCATE_PRODUCER_IDS: self._allocate_producer_ids,
+            ApiKey.ALTER_ISR: self._as_controller(self._alter_isr),
+            ApiKey.CONTROLLED_SHUTDOWN: self._as_controller(self._controlled_shutdown),
+            ApiKey.UPDATE_FEATURES: self._as_controller(self._update_features),
+            ApiKey.ALLOCATE_PRODUCER_IDS: self._as_controller(self._allocate_producer_ids),
         }
         if self.data is not None:
             handlers |= {key: _in_exchange(handle) for key, handle in self.data.handlers.items()}
@@ -532,18 +529,21 @@ class Broker:
         if steps is not None:
             self._drive(steps)
 
-    def _create_topics(self, exchange: RequestContext, request: CreateTopicsRequest) -> None:
-        if not self._is_controller():
+    def _as_controller(self, handler: Handler) -> Handler:
+        def handle(exchange: RequestContext, request: Any) -> Steps | None:
+            if self._is_controller():
+                return handler(exchange, request)
             exchange.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER)
-            return
+            return None
+
+        return handle
+
+    def _create_topics(self, exchange: RequestContext, request: CreateTopicsRequest) -> None:
         if self._creates_too_much(exchange, request):
             return
         self._creation.create_topics(request, exchange.header.api_version, exchange.answer)
 
     def _create_partitions(self, exchange: RequestContext, request: CreatePartitionsRequest) -> None:
-        if not self._is_controller():
-            exchange.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER)
-            return
         if self._creates_too_much(exchange, request):
             return
         self._creation.create_partitions(request, exchange.answer)
@@ -577,15 +577,9 @@ class Broker:
         return self.elections.elect_leaders(request, exchange.answer_made)
 
     def _alter_reassignments(self, exchange: RequestContext, request: AlterPartitionReassignmentsRequest) -> None:
-        if not self._is_controller():
-            exchange.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER)
-            return
         self._reassignments.alter(request, exchange.answer)
 
     def _list_reassignments(self, exchange: RequestContext, request: ListPartitionReassignmentsRequest) -> None:
-        if not self._is_controller():
-            exchange.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER)
-            return
         self._reassignments.list(request, exchange.answer)
 
     def _produce(self, exchange: RequestContext, request: ProduceRequest) -> Steps:
@@ -722,15 +716,9 @@ class Broker:
     # -- brokers, to the controller. One that is not the active controller refuses when the event's turn comes.
 
     def _alter_isr(self, exchange: RequestContext, request: AlterIsrRequest) -> None:
-        if not self._is_controller():
-            exchange.refuse(request, ErrorCode.NOT_CONTROLLER)
-            return
         self._events.put(AlterIsrRequested(request, exchange.answer, exchange.header.api_version))
 
     def _update_features(self, exchange: RequestContext, request: UpdateFeaturesRequest) -> None:
-        if not self._is_controller():
-            exchange.refuse(request, ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER)
-            return
         ask_controller(
             self._events,
             self._clock,
@@ -741,15 +729,9 @@ class Broker:
         )
 
     def _allocate_producer_ids(self, exchange: RequestContext, request: AllocateProducerIdsRequest) -> None:
-        if not self._is_controller():
-            exchange.refuse(request, ErrorCode.NOT_CONTROLLER)
-            return
         self._events.put(AllocateProducerIdsRequested(request, exchange.answer))
 
     def _controlled_shutdown(self, exchange: RequestContext, request: ControlledShutdownRequest) -> None:
-        if not self._is_controller():
-            exchange.refuse(request, ErrorCode.NOT_CONTROLLER)
-            return
         takes_a_reason = request.manner != SHUTDOWN_UNSAID
 
         def answer(response: ControlledShutdownResponse) -> None:
