@@ -71,7 +71,7 @@ from controller.simulator.group_members import SimulatedMember
 from controller.simulator.hostile_clients import HostileClients
 from controller.simulator.network import GOOD, LinkCondition
 from controller.simulator.observer import controller_named
-from controller.simulator.transactional_client import SimulatedClient, SimulatedWriter
+from controller.simulator.transactional_client import RestartableClient, SimulatedWriter
 from controller.trace import FaultInjected, TraceEvent
 from controller.zookeeper import paths
 from controller.zookeeper.codecs import (
@@ -114,7 +114,7 @@ def _nothing(_argument: object = None) -> None:
     pass
 
 
-def _change_client(client: SimulatedClient[Any], how: str) -> Undo:
+def _change_client(client: RestartableClient[Any], how: str) -> Undo:
     if how == "replace":
         return client.replace()
     if how == "pause":

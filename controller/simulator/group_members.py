@@ -58,9 +58,9 @@ from controller.simulator.network import Address
 from controller.simulator.randomness import Streams
 from controller.simulator.routes import BACKOFF_MS, Connect, CoordinatorLink, Routes, keep_going
 from controller.simulator.transactional_client import (
-    ClientLife,
     FencedByCluster,
-    SimulatedClient,
+    RestartableClient,
+    SimulatedLife,
     TransactionalProducer,
     TransactionFailed,
 )
@@ -121,7 +121,7 @@ class _Rejoin(Exception):
         self.anew = error in _JOIN_ANEW
 
 
-class _Life(ClientLife):
+class _Life(SimulatedLife):
     """A member from its start to its end. `leave` ends it in order, the end of its process at once."""
 
     def __init__(self, member: SimulatedMember, life: int, *, static: bool) -> None:
@@ -478,7 +478,7 @@ class _Life(ClientLife):
             await self.clock.sleep(BACKOFF_MS)
 
 
-class SimulatedMember(SimulatedClient[_Life]):
+class SimulatedMember(RestartableClient[_Life]):
     """One client of the group, over its lives. `readers`: what it read, one for each assignment."""
 
     def __init__(

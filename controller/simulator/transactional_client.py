@@ -308,10 +308,10 @@ def _result(body: bytes) -> tuple[int, int]:
     return result.error_code, result.base_offset
 
 
-class ClientLife:
+class SimulatedLife:
     """A client from its start to its end, as a process of its own, with a link to the coordinator of `key`."""
 
-    def __init__(self, client: SimulatedClient[Any], life: int, key: str, key_type: int) -> None:
+    def __init__(self, client: RestartableClient[Any], life: int, key: str, key_type: int) -> None:
         self.superseded = False
         """Another has come in its place."""
         self.process = Process(client.name)
@@ -336,10 +336,10 @@ class ClientLife:
         """It stands still, and another takes its place."""
 
 
-Life = TypeVar("Life", bound=ClientLife)
+Life = TypeVar("Life", bound=SimulatedLife)
 
 
-class SimulatedClient(ABC, Generic[Life]):
+class RestartableClient(ABC, Generic[Life]):
     """One client over its lives, which share its name."""
 
     def __init__(
@@ -411,7 +411,7 @@ class SimulatedClient(ABC, Generic[Life]):
             self._life.keep_to(among)
 
 
-class _WriterLife(ClientLife):
+class _WriterLife(SimulatedLife):
     """A writer from its start to its end."""
 
     def __init__(self, writer: SimulatedWriter, life: int) -> None:
@@ -463,7 +463,7 @@ class _WriterLife(ClientLife):
         await producer.end(number, commits=commits)
 
 
-class SimulatedWriter(SimulatedClient[_WriterLife]):
+class SimulatedWriter(RestartableClient[_WriterLife]):
     """One transactional producer, over its lives, which share its name: its transactional id."""
 
     def __init__(
