@@ -7,7 +7,8 @@
 
 The imports under `if TYPE_CHECKING:` are both the declaration for type checkers and IDEs, and the table of what is
 loaded when. `as` with the same name says that the name is public (PEP 484). A name that is imported so outside the
-block is public too, and is loaded with the module; `controller.protocol` has such names alone, and takes `__all__`.
+block is public too, and is loaded with the module; `controller.protocol` and
+`controller.storage` have such names alone, and take `__all__`.
 """
 
 from __future__ import annotations

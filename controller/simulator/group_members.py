@@ -176,7 +176,7 @@ class _Life(SimulatedLife):
         super().end()
 
     def gave_way(self) -> None:
-        """An error that ends its membership ends it from now on."""
+        """It has given up its partitions then; an error that ends its membership ends it from now on."""
         if self.assignment is not None:
             self._member.log.gave_up(self.assignment, self._member.world.now_ms())
 

@@ -390,7 +390,8 @@ class RestartableClient(ABC, Generic[Life]):
             self._life.process.resume()
 
     def replace(self) -> Callable[[], None]:
-        """The client stands still, and another takes its place under its name. Return what has the former one go on."""
+        """The client stands still, and another takes its place under its name (and group.instance.id). Return what has
+        the former one go on, which the cluster fences."""
         former = self._life
         assert former is not None
         former.process.pause()

@@ -205,7 +205,7 @@ class InProcessHost(LiveHost):
         return int(self._brokers.address(node).rpartition(":")[2])
 
     def _close_cluster(self) -> None:
-        memory, self._memory = self._memory, None
+        memory, self._memory, self._security = self._memory, None, None
         if memory is None:
             return
         memory.stop()

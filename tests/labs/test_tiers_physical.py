@@ -389,9 +389,12 @@ def test_what_is_kept_of_a_file_of_fuse_is_not_written(where: str) -> None:
         if where == "broker":
             file.keeping(0, round(load.chunk)).read_in()
         else:
-            driver.keep(driver.mapped(fd, round(load.segment)), round(load.chunk))
+            at = driver.mapped(fd, round(load.segment))
+            driver.keep(at, round(load.chunk))
         assert cached_bytes(fd, "dirty") == before > 0
         del file
+    if where == "driver":
+        driver.LIBC.munmap(ctypes.c_void_p(at), ctypes.c_size_t(round(load.segment)))
 
 
 @on_devices

@@ -26,6 +26,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, TypeAlias
 
+from controller.labs.tiers.fuse import ending_the_process
 from controller.labs.tiers.placement import SPAN, Devices, FlushTurns, TieredStore, drawn, phases, store_of
 from controller.labs.tiers.workload import DIRTY_SHARE, Architecture, Flush, LabWorkload, LogStorage
 from controller.system import is_cached
@@ -43,7 +44,7 @@ SETTLE_S = 0.3
 MAP_LOCKED, MADV_DONTNEED_LOCKED, PR_SET_TIMERSLACK = 0x2000, 24, 29
 SYNC_ALL = 7
 """sync_file_range: wait for writes under way, write, and wait."""
-LIBC = ctypes.CDLL(None)
+LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.mmap.restype = ctypes.c_void_p
 
 
@@ -100,6 +101,7 @@ class LabDriver:
         return "hdd" if self.job.architecture.storage is LogStorage.Disk else "blk"
 
     def map(self, path: str) -> int:
+        """The file stays open, too, as others do."""
         return mapped(os.open(path, os.O_RDONLY), self.devices.per_segment * self.chunk)
 
     def wait_until(self, due_s: float) -> None:
@@ -264,7 +266,7 @@ class LabDriver:
                 chunks.task_done()
 
         if self.load.fetch_ahead:
-            threading.Thread(target=read, daemon=True).start()
+            threading.Thread(target=ending_the_process, args=(read,), daemon=True).start()
         return chunks
 
     def read_ahead(self, chunks: Ahead, partition: int, number: int) -> None:
@@ -399,15 +401,18 @@ def opened(flags: int) -> Callable[[str], int]:
 def mapped(file: int, nbytes: int) -> int:
     """Return the address at which a file is from now on. FUSE writes all of a file that is unmapped, and meanwhile no
     thread of the process can map memory."""
-    return int(LIBC.mmap(None, ctypes.c_size_t(nbytes), mmap.PROT_READ, mmap.MAP_SHARED, file, ctypes.c_long(0)))
+    address = LIBC.mmap(None, ctypes.c_size_t(nbytes), mmap.PROT_READ, mmap.MAP_SHARED, file, ctypes.c_long(0))
+    if address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), f"mmap of {nbytes} bytes: {os.strerror(ctypes.get_errno())}")
+    return int(address)
 
 
 def keep(address: int, nbytes: int) -> None:
-    """Do what `controller.system.keep_in_cache` does to bytes of a file that stays mapped."""
+    """Do what `controller.system.keep_in_cache` does to bytes of a file that stays mapped. A mapping is split for good
+    at each place where that begins or ends: FUSE's are not merged."""
     begin, size = ctypes.c_void_p(address), ctypes.c_size_t(nbytes)
-    LIBC.mlock(begin, size)
-    LIBC.madvise(begin, size, MADV_DONTNEED_LOCKED)
-    LIBC.munlock(begin, size)
+    if LIBC.mlock(begin, size) or LIBC.madvise(begin, size, MADV_DONTNEED_LOCKED) or LIBC.munlock(begin, size):
+        raise OSError(ctypes.get_errno(), f"keeping {nbytes} bytes: {os.strerror(ctypes.get_errno())}")
 
 
 def main() -> None:

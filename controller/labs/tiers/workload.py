@@ -36,7 +36,8 @@ class Architecture:
 
     @property
     def keeps(self) -> bool:
-        """Whether brokers keep in the page cache what a reader asks for next: Kafka's, of the publication, do not."""
+        """Whether brokers keep in the page cache what a reader asks for next. Kafka's do not, so HDDs and block caches
+        run without."""
         return self.bypass or self.storage is LogStorage.Tiered
 
 

@@ -124,7 +124,7 @@ SETTLE_MS = 5_000.0
 """How long an end may stay below an acknowledged record: the high watermark advances after the followers have it."""
 
 PATIENCE_MS = 20_000.0
-"""How long a partition may return no record before it counts as unreadable."""
+"""How long a partition may return no record before it counts as unreadable, and offsets in transactions be unstable."""
 
 
 @dataclass(slots=True)
