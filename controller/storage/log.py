@@ -450,7 +450,8 @@ class PartitionLog:
             self._segments.append(begun)
         else:
             self._segments[-1] = begun
-            self._remove(sealed)
+            if begun.path != sealed.path:  # it may have had to begin where it was
+                self._remove(sealed)
 
     # What a log on two tiers does otherwise
 

@@ -75,7 +75,7 @@ class TieredLog(PartitionLog):
 
     @property
     def _appends_to_ssd(self) -> bool:
-        return self.tiers.append_to is Tier.SSD or not any(store.is_online for store in self.tiers.stores)
+        return self.tiers.append_to is Tier.SSD or not any(store.is_usable for store in self.tiers.stores)
 
     def _admitted(self, view: memoryview) -> int:
         """What fits on the SSD, at least one batch: it may never have room for all that was fetched at once."""
@@ -220,7 +220,7 @@ class TieredLog(PartitionLog):
         store = segment.store
         if segment.state is not SegmentState.Cached or store is None or self.is_being_cleaned:
             return False
-        if not (store.is_online and store.answers):
+        if not store.is_usable:
             return False
         directory = store.directory(self.directory)
         file = store.disk.open(segment_path(directory, segment.base_offset, LOG_SUFFIX))

@@ -220,6 +220,11 @@ class HddStore:
     def is_online(self) -> bool:
         return self.health.cause is None
 
+    @property
+    def is_usable(self) -> bool:
+        """Segments and copies may begin here."""
+        return self.is_online and self.answers
+
     def directory(self, home: str) -> str:
         return f"{self.path}/{home.rpartition('/')[2]}{TIER_SUFFIX}"
 
@@ -435,9 +440,9 @@ class LogTiers:
             del self._changed[directory]
 
     def open_store(self) -> HddStore | None:
-        """The HDD that takes this log's next segment or copy, with the directory made; None if none is online."""
-        if self._preferred is None or not (self._preferred.is_online and self._preferred.answers):
-            may_take = [store.is_online and store.answers for store in self.stores]
+        """The HDD that takes this log's next segment or copy, with the directory made; None if none is usable."""
+        if self._preferred is None or not self._preferred.is_usable:
+            may_take = [store.is_usable for store in self.stores]
             place = least_used([store.logs for store in self.stores], may_take)
             if place is None:
                 return None
@@ -556,7 +561,7 @@ class LogTiers:
         """Whether what is appended next belongs on another tier than the active segment's."""
         if active.is_on_hdd:
             return self.append_to is Tier.SSD
-        return self.append_to is Tier.HDD and any(store.is_online for store in self.stores)
+        return self.append_to is Tier.HDD and any(store.is_usable for store in self.stores)
 
     def reopen(self, segment: Segment) -> None:
         """Make it the log's last, which is appended to where it is. A copy of it is removed first, durably."""

@@ -130,6 +130,24 @@ def read_all_from(log: TieredLog, offset: int) -> list[bytes]:
     return found
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_follower_whose_hdds_do_not_answer_appends_to_the_file_that_it_has(
+    late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: begin a segment on an HDD as long as one is online. It began on the SSD, under the name of the empty one
+    before, and was removed with it. `late`: they answer no more once the log has decided to leave the SSD."""
+    tiers = Tiers()
+    tiers.log.tiers.append_to = Tier.HDD
+    for store in tiers.log.tiers.stores:
+        store.answers = late
+    if late:
+        monkeypatch.setattr(tiers.log.tiers, "open_store", lambda: None)
+    tiers.append(3)
+    tiers.log.flush()
+    tiers.open()
+    assert len(read_all(tiers.log)) == 3
+
+
 def test_a_lost_hdd_with_the_active_segment_takes_the_log_offline() -> None:
     tiers = Tiers()
     tiers.log.tiers.append_to = Tier.HDD

@@ -69,7 +69,8 @@ class OnTwoTiers:
 
     def _next_to_copy(self) -> Segment | None:
         log = self.tiered
-        return None if log.is_being_cleaned or len(self.lost) == len(HDDS) else next_to_copy(log.segments)
+        usable = any(store.is_usable for store in log.tiers.stores)
+        return next_to_copy(log.segments) if usable and not log.is_being_cleaned else None
 
     def _resume(self, call: Callable[[], object] | None) -> None:
         assert self.copy is not None
@@ -102,6 +103,11 @@ class OnTwoTiers:
     def place(self) -> None:
         self.tiered.tiers.append_to = self.draw.choice(list(Tier))
 
+    def hang(self) -> None:
+        """An HDD answers no more, or again."""
+        store = self.draw.choice(self.tiered.tiers.stores)
+        store.answers = not store.answers
+
     def check_placement(self) -> None:
         """Each segment is whole where its state says, and nowhere else."""
         log, folder = self.tiered, f"{self.folder}-tier"
@@ -132,7 +138,14 @@ class TieredLife(OnTwoTiers, Life):
         return self.open_tiers(SETTINGS)
 
     def operations(self) -> list[Callable[[], None]]:
-        return [*super().operations(), *[self.copy_a_step] * 14, self.copy_all, *[self.evict] * 3, self.place]
+        return [
+            *super().operations(),
+            *[self.copy_a_step] * 14,
+            self.copy_all,
+            *[self.evict] * 3,
+            self.place,
+            self.hang,
+        ]
 
     def close(self) -> None:
         super().close()
