@@ -263,6 +263,8 @@ class LogManager:
                 self._nowhere.update(missing if silent is not None else ())
                 for key in missing if isinstance(error, OutOfResources) else missing & directory.unopened.keys():
                     self.prefer(key, directory.path)  # some of its files may be there
+            else:
+                self._nowhere.difference_update(some)
             made(some)
 
     def _change(self, directory: LogDirectory, change: LogsChange) -> Steps:
