@@ -530,10 +530,8 @@ class LogDirectory:
         `finish` raises LogOffline; OutOfResources: those that have their names still are here, and can be asked for
         again."""
         logs = {partition: self.logs.pop(partition) for partition in partitions}
-        for log in logs.values():
-            log.health = Health(
-                log.directory
-            )  # what still uses a log whose name goes finds no fault with this directory
+        for log in logs.values():  # what still uses a log whose name goes finds no fault with this directory
+            log.health = Health(log.directory)
         call, what = partial(self._retire_files, logs, suffix), f"deletions in {self.path}"
         return LogsChange(tuple(logs), logs, call, self._retired, what)
 

@@ -78,7 +78,7 @@ class LabDriver:
         homes = {self.placed.home(partition).name for partition in range(load.partitions)}
         self.turns = {home: FlushTurns(load) for home in homes}
         self.due = {home: threading.Event() for home in homes}
-        self.mapped = cache(self.map)
+        self.address = cache(self.mapped)
         self.to_flush = [threading.Semaphore(0) for _ in range(load.partitions)]
         self.start = 0.0
         self.found: dict[str, Any] = {f"host {each}": [] for each in HOST_OPERATIONS}
@@ -100,8 +100,8 @@ class LabDriver:
                 return "ssd" if self.store.on_ssd(partition, SPAN // 2 + number) else "hdd"
         return "hdd" if self.job.architecture.storage is LogStorage.Disk else "blk"
 
-    def map(self, path: str) -> int:
-        """The file stays open, too, as others do."""
+    def mapped(self, path: str) -> int:
+        """Map a file; it stays open, too, as others do."""
         return mapped(os.open(path, os.O_RDONLY), self.devices.per_segment * self.chunk)
 
     def wait_until(self, due_s: float) -> None:
@@ -259,7 +259,7 @@ class LabDriver:
                 path, at = chunks.get()
                 if is_cached(files(path), at, self.chunk, busy=False):
                     if self.job.architecture.keeps:
-                        keep(self.mapped(path) + at, self.chunk)
+                        keep(self.address(path) + at, self.chunk)
                 else:
                     for part in range(at, at + self.chunk, self.window):
                         os.pread(files(path), self.window, part)
