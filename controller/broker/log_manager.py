@@ -260,11 +260,11 @@ class LogManager:
                 silent = error if isinstance(error, DeviceUnavailable) else None
                 missing = set(some) - directory.logs.keys()
                 self._not_made.update(dict.fromkeys(missing, error))
-                self._nowhere.update(missing if silent is not None else ())
+                self._nowhere.update(missing if not isinstance(error, LogOffline) else ())
                 for key in missing if isinstance(error, OutOfResources) else missing & directory.unopened.keys():
                     self.prefer(key, directory.path)  # some of its files may be there
-            else:
-                self._nowhere.difference_update(some)
+            for key in directory.logs.keys() & set(some):
+                self._is_made(key)
             made(some)
 
     def _change(self, directory: LogDirectory, change: LogsChange) -> Steps:
@@ -286,7 +286,7 @@ class LogManager:
     ) -> LogDirectory:
         """Where the log is to be made: as was asked for, or, of those whose devices answer, where the fewest are, as
         Kafka's broker does."""
-        path = self.preferred.pop(key, None)
+        path = self.preferred.get(key)
         fewest = min(homes, key=lambda one: (one.is_silent, len(one.logs) + len(planned.get(one, ()))))
         return next((one for one in homes if one.path == path), fewest)
 
@@ -314,8 +314,13 @@ class LogManager:
             if not self._all_online:
                 directory.note_made((key,))
         log = directory.create(key, topic_id)
+        self._is_made(key)
         log.health.check()
         return log
+
+    def _is_made(self, key: TopicPartition) -> None:
+        self._nowhere.discard(key)
+        self.preferred.pop(key, None)
 
     def delete_all(self, keys: Sequence[TopicPartition]) -> Generator[Yielded, Any, dict[TopicPartition, StorageError]]:
         """Those that are nowhere are passed over. Returns those that are not deleted, with the reason."""
@@ -324,6 +329,7 @@ class LogManager:
         for key in keys:
             if (directory := self.directory_of(*key)) is not None:
                 by_directory.setdefault(directory, []).append(key)
+                self.preferred.pop(key, None)  # of a log that was late
             elif isinstance(why := self._why_unopened(key), DeviceUnavailable):
                 failed[key] = why
         yield from together([self._delete(one, those, failed) for one, those in by_directory.items()], self.drive)

@@ -194,6 +194,8 @@ class ReplicaManager:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self.of_roles: list[Heard] = []
         self.of_stops: list[Heard] = []
+        self.of_shortages: list[Callable[[], None]] = []
+        """Called for each partition that was refused for want of descriptors or memory."""
         self.of_deletions: list[Callable[[Collection[tuple[str, int]]], None]] = []
         self.controller_epoch = 0
 
@@ -348,6 +350,8 @@ class ReplicaManager:
             return self._apply(request, topic, state, taken)
         except (OutOfResources, DeviceUnavailable) as shortage:
             self._note("error", f"{topic.topic_name}-{state.partition_index}: LeaderAndIsr not applied: {shortage}")
+            for heard in self.of_shortages if isinstance(shortage, OutOfResources) else ():
+                heard()
         except Exception:  # noqa: BLE001 - logged with its place; the other partitions of the request are unaffected
             place = f"{topic.topic_name}-{state.partition_index}"
             self._note("error", f"{place}: LeaderAndIsr failed in this partition\n{traceback.format_exc()}")

@@ -499,15 +499,16 @@ def _is_in(path: str, directories: tuple[str, ...]) -> bool:
 
 class SlowedDevice:
     """A device whose jobs take time. `waiting` has what ends each job before its time: `end` calls it once the device
-    is slow no more."""
+    is slow no more. Jobs that come before the last of them is over are still behind them."""
 
     def __init__(self, queue: DeviceQueue) -> None:
         self.queue = queue
         self.waiting: dict[Callable[[], None], None] = {}
+        self.is_slow = True
 
     def end(self) -> None:
-        waiting, self.waiting = self.waiting, {}
-        for end in waiting:
+        self.is_slow = False
+        for end in list(self.waiting):
             end()
 
 
@@ -561,12 +562,22 @@ class SimulatedDisk(MemoryDisk):
     def repair(self) -> None:
         self.fail_after = None
         self.a_change_ms = 0.0
-        for path in list(self.devices):
-            self.devices.pop(path).end()
+        for path, device in list(self.devices.items()):
+            device.end()
+            self.let_go(path)
         self._broken_directories = self._broken_for_good
         self._unreadable = tuple(one for one in self._unreadable if one in self._broken_for_good)
 
+    def let_go(self, path: str) -> None:
+        """Jobs of this device take no time any more, if it is slow no more and has none left."""
+        device = self.devices.get(path)
+        if device is not None and not device.is_slow and not device.waiting:
+            del self.devices[path]
+
     def process_ended(self) -> None:
-        """Whoever had it open has not any more."""
+        """Whoever had it open has not any more, and its jobs never end."""
+        for path, device in list(self.devices.items()):
+            device.waiting.clear()
+            self.let_go(path)
         self.locks.clear()
         self.waits = _ignore_wait

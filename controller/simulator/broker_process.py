@@ -147,7 +147,9 @@ class DeviceSteps:
             return False
         now_ms, queue = self._now_ms(), device.queue
         before_s = queue.busy_s
-        done_ms = queue.submit(now_ms / 1_000.0, object(), max(job.size_bytes, PAGE_BYTES)) * 1_000.0
+        done_ms = now_ms
+        if device.is_slow:
+            done_ms = queue.submit(now_ms / 1_000.0, object(), max(job.size_bytes, PAGE_BYTES)) * 1_000.0
         begun_ms = done_ms - (queue.busy_s - before_s) * 1_000.0
         limit_ms = self._limit_ms if job.limit_ms is None else job.limit_ms
         is_over = is_late = False
@@ -155,6 +157,7 @@ class DeviceSteps:
         def end() -> None:
             nonlocal is_over
             device.waiting.pop(end_early, None)
+            self._disk.let_go(queue.name)
             if not is_over:
                 is_over = True
                 if is_late:

@@ -344,8 +344,8 @@ class Faults:
 
         def end() -> None:
             if disk.devices.get(fault.directory) is device:
-                del disk.devices[fault.directory]
                 device.end()
+                disk.let_go(fault.directory)
 
         return end
 

@@ -391,7 +391,7 @@ class PartitionLog:
         settings = self.settings
         active = self._active
         reason = rolls_before(active, headers, size_bytes, settings, now_ms, self.directory)
-        if reason is not None or (self.tiers is not None and self.tiers.leaves(active)):
+        if reason is not None or (self.tiers is not None and self.tiers.leaves(is_on_hdd=active.is_on_hdd)):
             self._settle()
             self._roll(headers[0].base_offset)
             active = self._active

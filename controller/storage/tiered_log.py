@@ -75,7 +75,8 @@ class TieredLog(PartitionLog):
 
     @property
     def _appends_to_ssd(self) -> bool:
-        return self.tiers.append_to is Tier.SSD or not any(store.is_usable for store in self.tiers.stores)
+        is_on_hdd = self._held is not None and self._active.is_on_hdd  # a log without a file gets it on the SSD
+        return self.tiers.leaves(is_on_hdd=is_on_hdd) is is_on_hdd
 
     def _admitted(self, view: memoryview) -> int:
         """What fits on the SSD, at least one batch: it may never have room for all that was fetched at once."""

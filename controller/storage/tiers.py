@@ -557,9 +557,9 @@ class LogTiers:
 
     # Segments
 
-    def leaves(self, active: Segment) -> bool:
+    def leaves(self, *, is_on_hdd: bool) -> bool:
         """Whether what is appended next belongs on another tier than the active segment's."""
-        if active.is_on_hdd:
+        if is_on_hdd:
             return self.append_to is Tier.SSD
         return self.append_to is Tier.HDD and any(store.is_usable for store in self.stores)
 

@@ -8,13 +8,13 @@ import threading
 import pytest
 from msgspec.structs import replace
 
-from controller.broker.log_maintenance import ASK_AGAIN_MS, LogMaintenance
+from controller.broker.log_maintenance import ASK_AGAIN_MS, SHORTAGE_OVER_MS, LogMaintenance
 from controller.broker.partition import Role
 from controller.broker.request_context import SLICE, Job, Steps, finish, together
 from controller.protocol.codec import ApiKey
 from controller.protocol.control import LeaderAndIsrResponse
 from controller.protocol.errors import ErrorCode
-from controller.storage import DeviceUnavailable, LogSettings
+from controller.storage import DeviceUnavailable, LogSettings, OutOfResources
 from controller.storage.directory import LogsChange
 from tests.broker.leading import Holder
 from tests.broker.test_changes_by_jobs import error_of, stopping
@@ -23,6 +23,7 @@ from tests.broker.test_upkeep_on_devices import Jobs
 
 FAILED, NONE = ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE
 SILENT = DeviceUnavailable("8:1", "no answer")
+SHORT = OutOfResources("logs0", OSError(errno.EMFILE, "too many open files"))
 
 
 class SlowHolder(Holder):
@@ -261,6 +262,35 @@ def test_what_was_refused_is_made_later_although_another_directory_went_offline(
     broker.is_new = False
     assert broker.finished(broker.begin_roles((0,))) == [NONE]
     assert broker.finished(broker.begin_roles((1,))) == [FAILED], "one that may lie in the directory that is offline"
+
+
+def test_after_a_shortage_the_controller_is_asked_once_for_what_was_refused() -> None:
+    broker = SlowHolder()
+    asked = broker.begin_roles()
+    broker.jobs.fail(SHORT)
+    assert broker.finished(asked) == [FAILED, NONE, FAILED, NONE]
+    began_ms = broker.clock.now_ms()
+    broker.clock.advance_to(began_ms + SHORTAGE_OVER_MS - 1.0)
+    assert broker.asked_for == 0
+    broker.clock.advance_to(began_ms + 3 * SHORTAGE_OVER_MS)
+    assert broker.asked_for == 1
+    broker.logs.directories[1].health.fail(OSError("planted"))
+    broker.is_new = False
+    assert broker.finished(broker.begin_roles((0, 2))) == [NONE] * 2, "no directory that is offline has them"
+    assert broker.where() == {0: "logs0", 1: "logs1", 2: "logs0", 3: "logs1"}
+
+
+@pytest.mark.parametrize("error", [SILENT, SHORT])
+def test_where_a_log_is_to_lie_outlasts_a_refusal(error: Exception) -> None:
+    broker = SlowHolder()
+    broker.logs.prefer(("t", 0), "logs1")
+    asked = broker.begin_roles((0,))
+    assert broker.orders() == ["logs1"]
+    broker.jobs.fail(error)
+    assert broker.finished(asked) == [FAILED]
+    assert broker.finished(broker.begin_roles((0,))) == [NONE]
+    assert broker.where() == {0: "logs1"}
+    assert not broker.logs.preferred
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EMFILE, "too many open files"), None])

@@ -3,12 +3,14 @@ broker's lives but for what was not synced."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
-from controller.clock import Future
+from controller.broker.request_context import Job, Steps
+from controller.clock import Future, VirtualClock
 from controller.machine.disk import SimulatedDisk, SlowedDevice
 from controller.protocol import ApiKey
 from controller.protocol.errors import ErrorCode
@@ -17,8 +19,10 @@ from controller.scenarios.faults import SlowDevice
 from controller.scenarios.files import load_scenario
 from controller.scenarios.language import Scenario
 from controller.simulator import Simulation
+from controller.simulator.broker_process import DeviceSteps
 from controller.simulator.run import simulate
 from controller.storage.batches import Record, encode_batch
+from controller.storage.disk import Device
 from statemachines.device_model import DeviceQueue, ssd_model
 
 
@@ -118,6 +122,27 @@ def test_a_slow_device_slows_its_own_partitions_alone() -> None:
     log = node.services.logs.get("t", slow)
     assert log is not None
     assert log.recovery_point == log.log_end_offset == 6
+
+
+def test_jobs_behind_those_that_end_with_a_slow_device_do_not_overtake_them() -> None:
+    disk, clock = SimulatedDisk(), VirtualClock()
+    device = disk.devices["/logs"] = SlowedDevice(DeviceQueue("/logs", ssd_model()))
+    steps = DeviceSteps(disk, clock, clock.now_ms, 1_000.0)
+    done: list[int] = []
+
+    def each(number: int) -> Steps:
+        yield Job(partial(done.append, number), Device("/logs"))
+
+    steps.drive(each(1))
+    steps.drive(each(2))
+    device.end()
+    disk.let_go("/logs")
+    steps.drive(each(3))
+    clock.advance_to(clock.now_ms())
+    assert done == [1, 2, 3]
+    assert not disk.devices
+    steps.drive(each(4))
+    assert done == [1, 2, 3, 4], "takes no time"
 
 
 def test_repaired_disks_have_no_slow_device() -> None:

@@ -281,6 +281,20 @@ def test_a_follower_takes_what_a_nearly_full_ssd_has_room_for() -> None:
     assert tiers.log.append_as_follower(fetched[taken * len(fetched) // 20 :]).last_offset == 19
 
 
+def test_a_full_ssd_refuses_nothing_that_goes_to_an_hdd_which_does_not_answer() -> None:
+    tiers = Tiers()
+    tiers.log.tiers.append_to = Tier.HDD
+    tiers.append(1)
+    assert tiers.states() == ["ActiveOnHdd"]
+    tiers.directory.measure_ssd(100, 95)
+    used = tiers.directory.ssd.used_bytes
+    for store in tiers.log.tiers.stores:
+        store.answers = False
+    tiers.append(1)
+    assert tiers.states() == ["ActiveOnHdd"]
+    assert tiers.directory.ssd.used_bytes == used
+
+
 def test_segments_are_found_on_an_hdd_that_is_mounted_elsewhere(tiers: Tiers) -> None:
     tiers.log.flush()
     (used,) = set(tiers.log.tiers.checkpoint.on_hdd.values())
