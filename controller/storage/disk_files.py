@@ -18,7 +18,7 @@ import queue
 import shutil
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -110,7 +110,8 @@ CHECKED_S = 0.002
 """How long what was found in the page cache counts as there: from a read to the sending of its answer, as a rule. The
 system may evict anything at any time, and some do so steadily (Linux' DAMON)."""
 KNOWN_S = 1.0
-"""How long what was read in counts as there on a file system that cannot read without waiting."""
+"""How long it counts that bytes were read in to their end. On a file system that cannot read without waiting they are
+taken to be there. Elsewhere each page is asked for, but not read to find out whether it is still being read."""
 KNOWN_MAX = 64
 WINDOW_BYTES = 2 * 1024 * 1024
 BUSY_S = 5.0
@@ -127,25 +128,19 @@ class _Busy:
 
     def __init__(self) -> None:
         self._read_in_s: dict[tuple[Identity, int], float] = {}
-        self._reading: Counter[tuple[Identity, int]] = Counter()
-        """How many threads read them in now, which takes as long as the device takes."""
-        self._changing = threading.Lock()
+        self._reading: dict[object, tuple[Identity, int, int]] = {}
+        """What threads read in now, which takes as long as the device takes: file, from and to."""
 
     @contextmanager
     def reading(self, file: Identity, position: int, end: int) -> Iterator[None]:
         """While bytes are read in."""
-        keys = [(file, window) for window in _windows(position, end + READ_AHEAD_BYTES)]
-        with self._changing:
-            self._reading.update(keys)
+        key = object()
+        self._reading[key] = (file, position, end + READ_AHEAD_BYTES)
         try:
             yield
         finally:
             self.note(file, position, end)
-            with self._changing:
-                self._reading.subtract(keys)
-                for key in keys:
-                    if not self._reading[key]:
-                        del self._reading[key]
+            del self._reading[key]
 
     def note(self, file: Identity, position: int, end: int) -> None:
         times, now_s = self._read_in_s, time.monotonic()
@@ -156,14 +151,15 @@ class _Busy:
         for window in _windows(position, end + READ_AHEAD_BYTES):
             times[file, window] = now_s
 
-    def has(self, file: Identity, position: int, end: int, now_s: float) -> bool:
-        times, reading = self._read_in_s, self._reading
-        if not (times or reading):
-            return False
+    def has_now(self, file: Identity, position: int, end: int) -> bool:
+        """Whether a thread reads in some of these bytes, or the system may read them ahead for it."""
         return any(
-            now_s - times.get((file, window), -BUSY_S) < BUSY_S or (file, window) in reading
-            for window in _windows(position, end)
+            file == read and begin < end and position < until for read, begin, until in tuple(self._reading.values())
         )
+
+    def has(self, file: Identity, position: int, end: int, now_s: float) -> bool:
+        times = self._read_in_s
+        return any(now_s - times.get((file, window), -BUSY_S) < BUSY_S for window in _windows(position, end))
 
 
 def _windows(position: int, end: int) -> range:
@@ -200,7 +196,7 @@ class OpenFile:
         self._waits = False
         """The file system cannot read without waiting; known once something was read in."""
         self._known: list[tuple[int, int, float]] = []
-        """On such a file system, what was read in: from, to, and until when it counts as there."""
+        """What was read in, to its end: from, to, and until when that counts."""
         self._read_in = (0, 0)
         """The latest range that was read in."""
         self._has_readers = False
@@ -250,18 +246,19 @@ class OpenFile:
         return read_cached(self._fd, length, position, busy=self._is_busy)
 
     def _is_busy(self, position: int, length: int) -> bool:
-        end, now_s = position + length, time.monotonic()
-        return not self._was_read_in(position, end, now_s) and _busy.has(self.identity, position, end, now_s)
+        """Whether something may be reading these bytes in, so that pages that are there may have to be waited for."""
+        file, end, now_s = self.identity, position + length, time.monotonic()
+        if self._was_read_in(position, end, now_s):
+            return not self._waits and _busy.has_now(file, position, end)
+        return _busy.has_now(file, position, end) or _busy.has(file, position, end, now_s)
 
     def require_cached(self, position: int, length: int) -> None:
         end, now_s = position + length, time.monotonic()
         begin, until, until_s = self._checked if now_s < self._checked[2] else (position, position, now_s + CHECKED_S)
         if begin <= position and end <= until:
             return
-        identity = self.identity
-        busy = _busy.has(identity, position, end, now_s) and not self._was_read_in(position, end, now_s)
-        if not is_cached(self._fd, position, length, busy=busy):
-            raise _not_cached(self, identity, position, length)
+        if not is_cached(self._fd, position, length, busy=self._is_busy(position, length)):
+            raise _not_cached(self, self.identity, position, length)
         adjoins = begin <= end and position <= until  # an answer and what is read ahead of the next one
         self._checked = (
             (min(begin, position), max(until, end), until_s) if adjoins else (position, end, now_s + CHECKED_S)
@@ -276,10 +273,11 @@ class OpenFile:
         return NotCached(device_of_number(self.identity[0]), keep, length, what)
 
     def _was_read_in(self, position: int, end: int, now_s: float) -> bool:
-        """Whether these bytes were lately read in, on a file system that can be asked for no more."""
-        return self._waits and any(
-            begin <= position and end <= until and now_s < until_s for begin, until, until_s in tuple(self._known)
-        )
+        """Whether these bytes were lately read in, to their end: each page of them that is still there can be read."""
+        for begin, until, until_s in sorted(self._known):
+            if begin <= position < until and now_s < until_s:
+                position = until
+        return position >= end
 
     @property
     def identity(self) -> Identity:
@@ -301,9 +299,8 @@ class OpenFile:
                 at += got
         self._read_in = (position, at)
         self._waits = not reads_without_waiting(self._fd, position)
-        if self._waits:
-            # A list of its own: the broker's thread may be looking at the other.
-            self._known = [*self._known[1 - KNOWN_MAX :], (position, at, time.monotonic() + KNOWN_S)]
+        # A list of its own: the broker's thread may be looking at the other.
+        self._known = [*self._known[1 - KNOWN_MAX :], (position, at, time.monotonic() + KNOWN_S)]
 
     def fileno(self) -> int:
         return self._fd

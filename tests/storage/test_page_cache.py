@@ -132,6 +132,31 @@ def test_a_window_is_busy_for_as_long_as_a_device_takes(file: CachedFile, monkey
     assert seen == [True, False]
 
 
+def test_what_was_read_in_to_its_end_is_not_read_again_to_ask_for_it(
+    file: CachedFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: take all that lies near to what was read in for busy. For each answer its megabyte was copied twice."""
+    seen: list[bool] = []
+
+    def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
+        seen.append(busy)
+        return system.is_cached(fd, position, length, busy=busy)
+
+    monkeypatch.setattr(disk_files, "CHECKED_S", 0.0)
+    monkeypatch.setattr(disk_files, "is_cached", is_cached)
+    file.read_in(300_000, 300_000)
+    file.read_in(0, 300_000)
+    file.require_cached(10_000, 590_000)
+    with suppress(NotCached):
+        file.require_cached(10_000, 600_000)
+    with disk_files._busy.reading(file._opened().identity, 400_000, 500_000):
+        file.require_cached(300_000, 200_000)
+        file.require_cached(0, 300_000)
+    file._opened()._known = [(0, 600_000, 0.0)]  # long ago
+    file.require_cached(10_000, 590_000)
+    assert seen == [False, True, True, False, True]
+
+
 @pytest.mark.parametrize("length", [100, 70_000, 600_000])
 def test_a_file_system_that_cannot_read_without_waiting_is_asked_for_what_was_read_in(
     disk: FileDisk, file: CachedFile, monkeypatch: pytest.MonkeyPatch, length: int
