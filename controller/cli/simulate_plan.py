@@ -11,6 +11,7 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -64,6 +65,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tiers", action="store_true", help="swarm: in every seed brokers have an SSD and HDDs, and clients write"
     )
+    group.add_argument(
+        "--slow-devices",
+        action="store_true",
+        help="swarm: in every seed some log directory's device is slow now and then, and clients write",
+    )
     group.add_argument("--plan", type=output_file, metavar="FILE", help="write the plan of the run")
     group.add_argument(
         "--shrink", type=output_file, metavar="FILE", help="minimize the plan of a failing run, and write the result"
@@ -75,8 +81,21 @@ def refuse_plan_options(arguments: argparse.Namespace) -> None:
     for name in ("plan", "shrink"):
         if getattr(arguments, name) is not None:
             raise UsageError(f"--{name}: expected `swarm` or a plan file, not a scenario")
-    if arguments.tiers:
-        raise UsageError("--tiers: expected `swarm`, not a scenario")
+    _refuse_drawn(arguments, "a scenario")
+
+
+def _drawn(arguments: argparse.Namespace) -> dict[str, bool]:
+    """What a plan of the swarm is to have whatever the seed draws, as `draw_plan` takes it."""
+    return {"tiers": arguments.tiers, "slow_devices": arguments.slow_devices}
+
+
+def _words(drawn: Mapping[str, bool]) -> list[str]:
+    return [f"--{name.replace('_', '-')}" for name, wanted in drawn.items() if wanted]
+
+
+def _refuse_drawn(arguments: argparse.Namespace, other: str) -> None:
+    for word in _words(_drawn(arguments)):
+        raise UsageError(f"{word}: expected `swarm`, not {other}")
 
 
 def refuse_options_of_one_run(arguments: argparse.Namespace) -> None:
@@ -89,10 +108,10 @@ def refuse_options_of_one_run(arguments: argparse.Namespace) -> None:
 def run_many(arguments: argparse.Namespace, seeds: range) -> int:
     """Each seed's plan; those that broke first, each with the command that replays it."""
     refuse_options_of_one_run(arguments)
-    tally = _Tally(arguments.tiers)
+    drawn = _drawn(arguments)
+    tally = _Tally(drawn)
     runs = []
-    replay = partial(_replay, tiers=arguments.tiers)
-    look = partial(_look, arguments.twice, arguments.report, arguments.tiers)
+    look = partial(_look, arguments.twice, arguments.report, drawn)
     with nullcontext() if arguments.json else ProgressBar(len(seeds), PROGRESS_EVERY) as bar:
         for number, seen in enumerate(each_seed(look, seeds, arguments.jobs), 1):
             tally.take(seen)
@@ -100,7 +119,7 @@ def run_many(arguments: argparse.Namespace, seeds: range) -> int:
             page = f"seed-{seen.seed}/{PAGE}"
             page = page if error and arguments.report is not None and (arguments.report / page).exists() else ""
             verdict = FAIL if error else PASS
-            runs.append(IndexedRun(seen.seed, "", verdict, *first_violation(error), replay(seen.seed), page))
+            runs.append(IndexedRun(seen.seed, "", verdict, *first_violation(error), _replay(seen.seed, drawn), page))
             if bar is not None:
                 bar.update(number, f"{number} of {len(seeds)} seeds, {len(tally.broken)} broke")
     if arguments.report is not None:
@@ -123,11 +142,11 @@ class _Seen:
     rest_ms: float | None
 
 
-def _look(twice: bool, report: Path | None, tiers: bool, seed: int) -> _Seen:
+def _look(twice: bool, report: Path | None, drawn: Mapping[str, bool], seed: int) -> _Seen:
     """Run one seed's plan, and write the report of one that fails. An error in the run is a violation of that seed."""
     began_s = time.process_time()
     try:
-        run = run_plan(draw_plan(seed, tiers=tiers))
+        run = run_plan(draw_plan(seed, **drawn))
     except Exception as failure:  # noqa: BLE001 - the other seeds are run all the same
         return _Seen(seed, f"no-defects: {type(failure).__name__}: {failure}", time.process_time() - began_s, 0.0, None)
     took_s = time.process_time() - began_s
@@ -135,15 +154,15 @@ def _look(twice: bool, report: Path | None, tiers: bool, seed: int) -> _Seen:
     if run.violation is not None:
         error = str(run.violation).splitlines()[0]
     if report is not None and error is not None:
-        _write_report(run, report / f"seed-{seed}", _replay(seed, tiers=tiers))
+        _write_report(run, report / f"seed-{seed}", _replay(seed, drawn))
     return _Seen(seed, error, took_s, run.ended_ms, run.rest_ms)
 
 
 class _Tally:
     """The totals of many runs."""
 
-    def __init__(self, tiers: bool) -> None:
-        self._tiers = tiers
+    def __init__(self, drawn: Mapping[str, bool]) -> None:
+        self._drawn = drawn
         self.took_s: list[float] = []
         self.rests_ms: list[float] = []
         self.virtual_ms = 0.0
@@ -170,7 +189,7 @@ class _Tally:
     def text(self) -> str:
         parts = []
         for seed, error in self.broken[:SHOWN_FAILURES]:
-            parts += [_replay(seed, tiers=self._tiers), f"    {error}"]
+            parts += [_replay(seed, self._drawn), f"    {error}"]
         if len(self.broken) > SHOWN_FAILURES:
             parts.append(f"and {len(self.broken) - SHOWN_FAILURES} more seeds")
         if self.rests_ms:
@@ -190,8 +209,8 @@ def _write_report(run: PlanRun, folder: Path, command: str) -> None:
     write_report(plan_report(run), folder, command)
 
 
-def _replay(seed: int, *, tiers: bool) -> str:
-    return f"camerlengo simulate {SWARM} --seed {seed}{' --tiers' if tiers else ''}"
+def _replay(seed: int, drawn: Mapping[str, bool]) -> str:
+    return " ".join(["camerlengo", "simulate", SWARM, "--seed", str(seed), *_words(drawn)])
 
 
 def _difference(run: PlanRun) -> str | None:
@@ -202,9 +221,8 @@ def _difference(run: PlanRun) -> str | None:
 def chosen_plan(arguments: argparse.Namespace) -> Plan:
     """The one plan that the arguments name: the swarm's of that seed, or a file's, with its own seed or that given."""
     if arguments.scenario == SWARM:
-        return draw_plan(0 if arguments.seed is None else arguments.seed, tiers=arguments.tiers)
-    if arguments.tiers:
-        raise UsageError("--tiers: expected `swarm`, not a plan file")
+        return draw_plan(0 if arguments.seed is None else arguments.seed, **_drawn(arguments))
+    _refuse_drawn(arguments, "a plan file")
     try:
         plan = load_plan(Path(arguments.scenario))
     except ScenarioError as error:
@@ -294,7 +312,7 @@ def _tell(arguments: argparse.Namespace, run: PlanRun, shown: str | None, differ
 
 def _command(arguments: argparse.Namespace) -> list[str]:
     seed = [] if arguments.seed is None else ["--seed", str(arguments.seed)]
-    return ["camerlengo", "simulate", str(arguments.scenario), *seed, *(["--tiers"] if arguments.tiers else [])]
+    return ["camerlengo", "simulate", str(arguments.scenario), *seed, *_words(_drawn(arguments))]
 
 
 def _shrink(arguments: argparse.Namespace, plan: Plan, violation: Violation) -> None:

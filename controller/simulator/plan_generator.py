@@ -177,9 +177,9 @@ OLD_PROTOCOL = 0.12
 """The probability that the inter-broker protocol is below 2.7."""
 
 
-def draw_plan(seed: int, *, tiers: bool = False) -> Plan:
+def draw_plan(seed: int, *, tiers: bool = False, slow_devices: bool = False) -> Plan:
     """Return the plan of a seed; the same seed always gives the same plan. `tiers`: brokers have an SSD and HDDs, and
-    clients write records, whatever the seed draws."""
+    clients write records, whatever the seed draws; `slow_devices`: some devices are slow now and then, likewise."""
     rng = Streams(seed).stream("swarm")
     cluster, has_logs, has_records = _cluster(rng)
     calm_ms = round(rng.uniform(*SAFETY_MS))
@@ -207,7 +207,7 @@ def draw_plan(seed: int, *, tiers: bool = False) -> Plan:
     whole = with_operations(with_reassignments(msgspec.convert(msgspec.to_builtins(plan), Plan)))
     edited = with_spoiled_znodes(with_hand_edits(with_old_protocol(whole)))
     tiered = with_tiers(with_circumstances(with_hostile_clients(edited)), forced=tiers)
-    return with_slow_devices(with_transactions(with_groups(tiered)))
+    return with_slow_devices(with_transactions(with_groups(tiered)), forced=slow_devices)
 
 
 def with_old_protocol(plan: Plan) -> Plan:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from controller.scenarios.faults import AddPartitions, CreateTopic
+from controller.scenarios.faults import AddPartitions, CreateTopic, Reassign
 from controller.scenarios.files import plan_error
 from controller.scenarios.language import Happening, Outside, Plan
 from controller.simulator.safety_checker import Violation
@@ -120,7 +120,7 @@ def _number(node: int, gone: int) -> int:
 
 
 def _moved_up(happening: Happening, gone: int, brokers: int) -> Happening | None:
-    changes: dict[str, int] = {}
+    changes: dict[str, Any] = {}
     for name in ("node", "source", "target"):
         node = getattr(happening, name, None)
         if node == gone:
@@ -129,6 +129,10 @@ def _moved_up(happening: Happening, gone: int, brokers: int) -> Happening | None
             changes[name] = _number(node, gone)
     if isinstance(happening, CreateTopic):
         changes["replication_factor"] = min(happening.replication_factor, brokers)
+    if isinstance(happening, Reassign) and happening.replicas:
+        changes["replicas"] = [_number(node, gone) for node in happening.replicas if node != gone]
+        if not changes["replicas"]:
+            return None
     return replace(happening, **changes)
 
 

@@ -74,9 +74,13 @@ SEEKS_MS = (5.0, 50.0, 400.0, 5_000.0)
 
 
 def with_slow_devices(plan: Plan, *, forced: bool = False) -> Plan:
-    """Return the plan with devices that take time for rolls, flushes and deletions, or as it was."""
+    """Return the plan with devices that take time for rolls, flushes and deletions, or as it was. `forced`: with them,
+    and with records if it has none."""
     rng = Streams(plan.seed).stream("swarm-slow-devices")
     before = dict(plan.cluster.settings)
+    if forced:
+        plan = _with_records(plan, rng)
+        before.setdefault("log.dirs", ",".join(LOG_DIRECTORIES[:2]))
     paths = [path for path in str(before.get("log.dirs", "")).split(",") if path]
     if plan.records is None or not paths or not (forced or rng.random() < SLOW_DEVICES):
         return plan
@@ -93,7 +97,7 @@ def with_slow_devices(plan: Plan, *, forced: bool = False) -> Plan:
             a_seek_ms=rng.choice(SEEKS_MS),
             for_ms=rng.choice(SLOW_MS),
         )
-        for at_ms in times(rng, 1_000.0, BETWEEN_SLOW_MS, plan.calm_ms)
+        for at_ms in list(times(rng, 1_000.0, BETWEEN_SLOW_MS, plan.calm_ms)) or [1_000.0]
     ]
     happenings = sorted((*plan.happenings, *slow), key=lambda each: each.at_ms)
     return replace(plan, cluster=replace(plan.cluster, settings=settings), happenings=tuple(happenings))

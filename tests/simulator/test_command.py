@@ -182,6 +182,8 @@ def test_a_scenario_that_is_not_repeatable_is_told_with_its_first_difference(
         (["--until", "100", "--twice"], "has no report"),
         (["--seeds", "1..2", "--show", "1"], "expected one seed"),
         (["--plan", "x.toml"], "expected `swarm` or a plan file"),
+        (["--tiers"], "--tiers: expected `swarm`, not a scenario"),
+        (["--slow-devices"], "--slow-devices: expected `swarm`, not a scenario"),
     ],
 )
 def test_options_that_a_scenario_does_not_have(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,8 +23,10 @@ from controller.scenarios.faults import (
     Isolate,
     Kill,
     PauseController,
+    Reassign,
     Reset,
     SetConfig,
+    SlowDevice,
     kind_of,
 )
 from controller.scenarios.files import plan_error
@@ -46,6 +48,18 @@ def test_a_seed_of_the_swarm_holds(seed: int) -> None:
     run = run_plan(draw_plan(seed))
     assert run.violation is None, str(run.violation)
     assert run.rest_ms is not None
+
+
+@pytest.mark.parametrize("tiers", [False, True])
+def test_devices_are_slow_in_every_seed_on_demand(tiers: bool) -> None:
+    for seed in range(40):
+        plan = draw_plan(seed, tiers=tiers, slow_devices=True)
+        slow = {one.directory for one in plan.faults if isinstance(one, SlowDevice)}
+        assert slow
+        assert slow <= set(str(plan.cluster.settings["log.dirs"]).split(","))
+        assert plan.records is not None
+        assert plan_error(plan) is None
+    assert run_plan(plan).violation is None
 
 
 MORE: tuple[str, ...] = (
@@ -166,9 +180,20 @@ def test_every_plan_can_be_made_smaller() -> None:
     """Each kind of happening is known to each way of it, those on whoever leads a partition, too."""
     ways = (partial(shrinking._without_pieces, size=4), shrinking._without_a_broker, shrinking._simpler)
     for seed in range(100):
-        for plan in (draw_plan(seed), draw_plan(seed, tiers=True)):
+        for plan in (draw_plan(seed), draw_plan(seed, tiers=True), draw_plan(seed, slow_devices=True)):
             smaller = [each for way in (*ways, shrinking._sooner) for each in islice(way(plan), 10)]
             assert any(plan_error(each) is None for each in smaller), seed
+
+
+def test_without_a_broker_the_replicas_of_a_reassignment_move_up() -> None:
+    plan = small(
+        *(Reassign(at_ms=2_000.0, topic="t", partition=0, replicas=replicas) for replicas in ([3, 1], [2], []))
+    )
+    found = [
+        [one.replicas for one in smaller.happenings if isinstance(one, Reassign)]
+        for smaller in shrinking._without_a_broker(plan)
+    ]
+    assert found == [[[1], [2], []], [[2, 1], []], [[2], [1], []]]
 
 
 def small(*happenings: object, **changes: object) -> Plan:
