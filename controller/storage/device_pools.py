@@ -127,12 +127,17 @@ class _Pool:
                 is_first = self._take_answer(job)
                 was_silent, self.is_silent = self.is_silent, False
                 self._state.overdue.discard(id(self))
-                self.changed.notify_all()
+                self._notify_closing()
             if was_silent:
                 self._note(f"device {self.device} answers again")
             if is_first:
                 _call(job, outcome)
             del job, outcome  # not held while this waits
+
+    def _notify_closing(self) -> None:
+        """`close` waits for the answers. Threads without a job do not: all of them would wake up for each."""
+        if self._closed:
+            self.changed.notify_all()
 
     def _next(self) -> _Job | None:
         with self.changed:
@@ -197,8 +202,7 @@ class _Pool:
             for job in over:
                 self._take_answer(job)
                 self._expired += 1
-            if over:
-                self.changed.notify_all()
+            self._notify_closing()
             dropped = {job for job in over if job not in self._running}
             if dropped:
                 self._drop(dropped)

@@ -298,7 +298,8 @@ class OpenFile:
             while at < end and (got := read_into_cache(self._fd, at, end - at)):
                 at += got
         self._read_in = (position, at)
-        self._waits = not reads_without_waiting(self._fd, position)
+        if not self._known:
+            self._waits = not reads_without_waiting(self._fd, position)
         # A list of its own: the broker's thread may be looking at the other.
         self._known = [*self._known[1 - KNOWN_MAX :], (position, at, time.monotonic() + KNOWN_S)]
 

@@ -288,3 +288,30 @@ def test_a_job_that_hangs_does_not_take_the_thread_of_the_next(clock: Clock, stu
         those.submit(ONE, stuck.wait, answers.of("hangs"))
         those.submit(ONE, lambda: 7, answers.of("second"))
     assert answers.wait(2)[1] == ("second", JobOutcome(7))
+
+
+def test_a_job_wakes_one_thread(clock: Clock, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: notify all threads that wait when a job has ended. Beside cold reads they kept the broker's thread off
+    the interpreter."""
+    answers = Answers()
+    those = pools(clock, threads=3)
+    for number in range(3):
+        those.submit(ONE, stuck.wait, answers.of(str(number)))
+    stuck.set()
+    answers.wait(3)
+    pool = those._pools[ONE]
+    eventually(lambda: pool._idle == 3, "the threads wait")
+    woken = 0
+    wait = pool.changed.wait
+
+    def counted(timeout_s: float) -> bool:
+        nonlocal woken
+        woken += 1  # before it waits again
+        return wait(timeout_s)
+
+    monkeypatch.setattr(pool.changed, "wait", counted)
+    for number in range(5):
+        those.submit(ONE, lambda: None, answers.of("next"))
+        answers.wait(4 + number)
+        eventually(lambda: pool._idle == 3, "the thread waits again")
+    assert woken == 5
