@@ -40,16 +40,16 @@ PURGED_AT_ONCE = 20
 PURGE_AGAIN_MS = 5.0
 ASK_AGAIN_MS = 5_000.0
 """From the time on when a device had no answer, or refused the question."""
-SHORTAGE_OVER_MS = 30_000.0
-"""So long after a partition was refused for want of descriptors or memory, the controller is to ask for it again."""
+AFTER_SHORTAGE_MS = 30_000.0
+"""From a refusal for want of descriptors or memory until the controller is asked for the partition again."""
 
 
 class LogMaintenance:
     """Runs log maintenance. `start` may be called on any thread; all tasks run in the clock's callbacks, on the
     broker's thread. `on_all_offline` is called once, when no directory is left: such a broker can't do anything, and
     Kafka's ends, too. `on_deleted` is called when retention has deleted something: log start offsets have changed.
-    `on_answer` is called when a device answers again for want of whose answer partitions were refused, or some time
-    after they were for a shortage of resources."""
+    `ask_controller` is called when the controller is to send the states of partitions that were refused again: a device
+    answers again, or some time has passed since a shortage."""
 
     def __init__(
         self,
@@ -60,16 +60,16 @@ class LogMaintenance:
         trace: Trace,
         on_all_offline: Callable[[], None] = lambda: None,
         on_deleted: Callable[[], None] = lambda: None,
-        on_answer: Callable[[], None] = lambda: None,
+        ask_controller: Callable[[], None] = lambda: None,
         drive: Drive = finish,
     ) -> None:
         self._drive = drive
         self._busy: set[tuple[str, str]] = set()
         self._on_all_offline = on_all_offline
         self._on_deleted = on_deleted
-        self._on_answer = on_answer
+        self._ask_controller = ask_controller
         logs.of_silences.append(self._begin_to_ask)
-        replicas.of_shortages.append(self._wait_for_resources)
+        replicas.of_shortages.append(self._wait_after_shortage)
         self._logs = logs
         self._replicas = replicas
         self._clock = clock
@@ -214,17 +214,17 @@ class LogMaintenance:
             is_over = False
         if is_over:
             self._note("info", f"log directory {directory.path} answers again")
-            self._on_answer()
+            self._ask_controller()
         else:
             self._clock.call_later(ASK_AGAIN_MS, partial(self._begin_to_ask, directory))
 
-    def _wait_for_resources(self) -> None:
-        if not self._closed and self._on_answer not in self._timers:
-            self._timers[self._on_answer] = self._clock.call_later(SHORTAGE_OVER_MS, self._shortage_over)
+    def _wait_after_shortage(self) -> None:
+        if not self._closed and self._ask_controller not in self._timers:
+            self._timers[self._ask_controller] = self._clock.call_later(AFTER_SHORTAGE_MS, self._ask_after_shortage)
 
-    def _shortage_over(self) -> None:
-        del self._timers[self._on_answer]
-        self._on_answer()
+    def _ask_after_shortage(self) -> None:
+        del self._timers[self._ask_controller]
+        self._ask_controller()
 
     def _write_high_watermarks(self, directory: LogDirectory, soon: bool = False) -> None:
         """Write the high watermarks. A log whose partition was not named in this incarnation keeps its old entry."""

@@ -71,6 +71,8 @@ class LogManager:
         """Those that were refused: no directory has a log of them, offline or not."""
         self.preferred: dict[TopicPartition, str] = {}
         """Where logs that are not made yet are to lie, as AlterReplicaLogDirs asked for."""
+        self._begun: dict[TopicPartition, str] = {}
+        """Where some files of logs that could not be made may be. They are made there, as long as it is online."""
         self._not_made: dict[TopicPartition, LogOffline | OutOfResources | DeviceUnavailable] = {}
         superseded, replaced = _in_two(disk, [path for path in paths if path not in (unusable or {})])
         opened: dict[str, LogDirectory] = {}
@@ -262,7 +264,7 @@ class LogManager:
                 self._not_made.update(dict.fromkeys(missing, error))
                 self._nowhere.update(missing if not isinstance(error, LogOffline) else ())
                 for key in missing if isinstance(error, OutOfResources) else missing & directory.unopened.keys():
-                    self.prefer(key, directory.path)  # some of its files may be there
+                    self._begun[key] = directory.path
             for key in directory.logs.keys() & set(some):
                 self._is_made(key)
             made(some)
@@ -286,7 +288,7 @@ class LogManager:
     ) -> LogDirectory:
         """Where the log is to be made: as was asked for, or, of those whose devices answer, where the fewest are, as
         Kafka's broker does."""
-        path = self.preferred.get(key)
+        path = self._begun.get(key) or self.preferred.get(key)
         fewest = min(homes, key=lambda one: (one.is_silent, len(one.logs) + len(planned.get(one, ()))))
         return next((one for one in homes if one.path == path), fewest)
 
@@ -320,6 +322,7 @@ class LogManager:
 
     def _is_made(self, key: TopicPartition) -> None:
         self._nowhere.discard(key)
+        self._begun.pop(key, None)
         self.preferred.pop(key, None)
 
     def delete_all(self, keys: Sequence[TopicPartition]) -> Generator[Yielded, Any, dict[TopicPartition, StorageError]]:
@@ -329,7 +332,7 @@ class LogManager:
         for key in keys:
             if (directory := self.directory_of(*key)) is not None:
                 by_directory.setdefault(directory, []).append(key)
-                self.preferred.pop(key, None)  # of a log that was late
+                self._is_made(key)  # it may have been late
             elif isinstance(why := self._why_unopened(key), DeviceUnavailable):
                 failed[key] = why
         yield from together([self._delete(one, those, failed) for one, those in by_directory.items()], self.drive)

@@ -33,7 +33,7 @@ def with_tiers(plan: Plan, *, forced: bool = False) -> Plan:
     """Return the plan with tiers, or as it was. `forced`: with tiers, and with records if it has none."""
     rng = Streams(plan.seed).stream("swarm-tiers")
     if forced:
-        plan = _with_records(plan, rng)
+        plan = _with_records(plan, rng, TOPIC)
     if plan.records is None or not (forced or rng.random() < TIERS):
         return plan
     tiers = rng.choice((("ssd", "hdd"), ("ssd", "hdd", "hdd"), ("hdd", "ssd", "hdd"), ("ssd", "hdd", "ssd")))
@@ -77,9 +77,10 @@ def with_slow_devices(plan: Plan, *, forced: bool = False) -> Plan:
     """Return the plan with devices that take time for rolls, flushes and deletions, or as it was. `forced`: with them,
     and with records if it has none."""
     rng = Streams(plan.seed).stream("swarm-slow-devices")
+    if forced:
+        plan = _with_records(plan, rng, "records")
     before = dict(plan.cluster.settings)
     if forced:
-        plan = _with_records(plan, rng)
         before.setdefault("log.dirs", ",".join(LOG_DIRECTORIES[:2]))
     paths = [path for path in str(before.get("log.dirs", "")).split(",") if path]
     if plan.records is None or not paths or not (forced or rng.random() < SLOW_DEVICES):
@@ -89,27 +90,30 @@ def with_slow_devices(plan: Plan, *, forced: bool = False) -> Plan:
         "log.segment.bytes": str(rng.choice(SEGMENT_BYTES)),
         "log.flush.interval.messages": rng.choice(("1", "7", "1000000")),
     } | before
-    slow = [
-        SlowDevice(
+
+    def slow_at(at_ms: float) -> SlowDevice:
+        return SlowDevice(
             at_ms=at_ms,
             node=rng.choice(list(plan.cluster.nodes)),
             directory=rng.choice(paths),
             a_seek_ms=rng.choice(SEEKS_MS),
             for_ms=rng.choice(SLOW_MS),
         )
-        for at_ms in list(times(rng, 1_000.0, BETWEEN_SLOW_MS, plan.calm_ms)) or [1_000.0]
-    ]
+
+    slow = [slow_at(at_ms) for at_ms in times(rng, 1_000.0, BETWEEN_SLOW_MS, plan.calm_ms)]
+    if forced and not slow:
+        slow.append(slow_at(1_000.0))
     happenings = sorted((*plan.happenings, *slow), key=lambda each: each.at_ms)
     return replace(plan, cluster=replace(plan.cluster, settings=settings), happenings=tuple(happenings))
 
 
-def _with_records(plan: Plan, rng: Random) -> Plan:
+def _with_records(plan: Plan, rng: Random, topic: str) -> Plan:
     if plan.records is not None:
         return plan
     rest = [_ending(one) for one in plan.happenings]
-    records = PlanRecords(topic=TOPIC, rate_per_s=rng.choice((10.0, 25.0)), idempotent=rng.random() < 0.6, in_flight=5)
+    records = PlanRecords(topic=topic, rate_per_s=rng.choice((10.0, 25.0)), idempotent=rng.random() < 0.6, in_flight=5)
     first, again = (
-        CreateTopic(at_ms=at_ms, topic=TOPIC, partitions=rng.randint(1, 3), replication_factor=3)
+        CreateTopic(at_ms=at_ms, topic=topic, partitions=rng.randint(1, 3), replication_factor=3)
         for at_ms in (600.0, 3_900.0)
     )
     created = (first, replace(again, partitions=first.partitions))

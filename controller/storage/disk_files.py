@@ -110,8 +110,8 @@ CHECKED_S = 0.002
 """How long what was found in the page cache counts as there: from a read to the sending of its answer, as a rule. The
 system may evict anything at any time, and some do so steadily (Linux' DAMON)."""
 KNOWN_S = 1.0
-"""How long it counts that bytes were read in to their end. On a file system that cannot read without waiting they are
-taken to be there. Elsewhere each page is asked for, but not read to find out whether it is still being read."""
+"""How long bytes count as read in to their end. On a file system that cannot read without waiting they are taken to be
+there. Elsewhere each page is asked for, but not read to find out whether it is still being read."""
 KNOWN_MAX = 64
 WINDOW_BYTES = 2 * 1024 * 1024
 BUSY_S = 5.0
@@ -128,19 +128,22 @@ class _Busy:
 
     def __init__(self) -> None:
         self._read_in_s: dict[tuple[Identity, int], float] = {}
-        self._reading: dict[object, tuple[Identity, int, int]] = {}
+        self._reading: tuple[tuple[Identity, int, int], ...] = ()
         """What threads read in now, which takes as long as the device takes: file, from and to."""
+        self.changing = threading.Lock()
 
     @contextmanager
     def reading(self, file: Identity, position: int, end: int) -> Iterator[None]:
         """While bytes are read in."""
-        key = object()
-        self._reading[key] = (file, position, end + READ_AHEAD_BYTES)
+        entry = (file, position, end + READ_AHEAD_BYTES)
+        with self.changing:
+            self._reading += (entry,)
         try:
             yield
         finally:
             self.note(file, position, end)
-            del self._reading[key]
+            with self.changing:
+                self._reading = tuple(one for one in self._reading if one is not entry)
 
     def note(self, file: Identity, position: int, end: int) -> None:
         times, now_s = self._read_in_s, time.monotonic()
@@ -153,9 +156,7 @@ class _Busy:
 
     def has_now(self, file: Identity, position: int, end: int) -> bool:
         """Whether a thread reads in some of these bytes, or the system may read them ahead for it."""
-        return any(
-            file == read and begin < end and position < until for read, begin, until in tuple(self._reading.values())
-        )
+        return any(file == read and begin < end and position < until for read, begin, until in self._reading)
 
     def has(self, file: Identity, position: int, end: int, now_s: float) -> bool:
         times = self._read_in_s
@@ -258,6 +259,7 @@ class OpenFile:
         if begin <= position and end <= until:
             return
         if not is_cached(self._fd, position, length, busy=self._is_busy(position, length)):
+            self.missed(position, length)
             raise _not_cached(self, self.identity, position, length)
         adjoins = begin <= end and position <= until  # an answer and what is read ahead of the next one
         self._checked = (
@@ -273,11 +275,18 @@ class OpenFile:
         return NotCached(device_of_number(self.identity[0]), keep, length, what)
 
     def _was_read_in(self, position: int, end: int, now_s: float) -> bool:
-        """Whether these bytes were lately read in, to their end: each page of them that is still there can be read."""
+        """Whether these bytes were lately read in, to their end, and none was missing since."""
         for begin, until, until_s in sorted(self._known):
             if begin <= position < until and now_s < until_s:
                 position = until
         return position >= end
+
+    def missed(self, position: int, length: int) -> None:
+        """Bytes are missing: to look for them may have made the system read them, and what follows, again."""
+        if not self._waits:
+            end = position + length + (0 if self._has_readers else READ_AHEAD_BYTES)
+            with _busy.changing:
+                self._known = [one for one in self._known if one[1] <= position or end <= one[0]]
 
     @property
     def identity(self) -> Identity:
@@ -300,8 +309,8 @@ class OpenFile:
         self._read_in = (position, at)
         if not self._known:
             self._waits = not reads_without_waiting(self._fd, position)
-        # A list of its own: the broker's thread may be looking at the other.
-        self._known = [*self._known[1 - KNOWN_MAX :], (position, at, time.monotonic() + KNOWN_S)]
+        with _busy.changing:  # a list of its own: the broker's thread may be looking at the other
+            self._known = [*self._known[1 - KNOWN_MAX :], (position, at, time.monotonic() + KNOWN_S)]
 
     def fileno(self) -> int:
         return self._fd
@@ -457,8 +466,10 @@ class CachedFile:
     def read_at(self, position: int, length: int) -> bytes:
         if not _no_wait.is_set:
             return self._opened().read_at(position, length)
-        data = self._opened_already().read_cached(position, length)
+        opened = self._opened_already()
+        data = opened.read_cached(position, length)
         if data is None:
+            opened.missed(position, length)
             raise _not_cached(self, self._identity, position, length)
         return data
 

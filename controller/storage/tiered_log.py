@@ -86,14 +86,17 @@ class TieredLog(PartitionLog):
         return min(whole_bytes(view[: max(self.tiers.ssd.free_bytes, 0)]), whole) or whole
 
     def _append(self, data: Bytes, headers: list[BatchHeader], now_ms: int, rest: Bytes = b"") -> bool:
-        if not self._appends_to_ssd:
-            return super()._append(data, headers, now_ms, rest)
-        self.tiers.ssd.take(len(data) + len(rest))
+        ssd, size_bytes, is_counted = self.tiers.ssd, len(data) + len(rest), self._appends_to_ssd
+        if is_counted:
+            ssd.take(size_bytes)
         try:
-            return super()._append(data, headers, now_ms, rest)
+            must_flush = super()._append(data, headers, now_ms, rest)
         except NotCached:
-            self.tiers.ssd.used_bytes -= len(data) + len(rest)  # it comes again
+            ssd.used_bytes -= size_bytes if is_counted else 0  # it comes again
             raise
+        if not (is_counted or self._active.is_on_hdd):
+            ssd.used_bytes += size_bytes  # the segment on the HDD was full, and no HDD answers
+        return must_flush
 
     def place(self, *, is_leader: bool) -> None:
         self.tiers.append_to = append_tier(is_leader, self.settings.followers_on)

@@ -8,7 +8,7 @@ import threading
 import pytest
 from msgspec.structs import replace
 
-from controller.broker.log_maintenance import ASK_AGAIN_MS, SHORTAGE_OVER_MS, LogMaintenance
+from controller.broker.log_maintenance import AFTER_SHORTAGE_MS, ASK_AGAIN_MS, LogMaintenance
 from controller.broker.partition import Role
 from controller.broker.request_context import SLICE, Job, Steps, finish, together
 from controller.protocol.codec import ApiKey
@@ -41,7 +41,7 @@ class SlowHolder(Holder):
             self.broker.replicas,
             self.clock,
             self.trace,
-            on_answer=self._answered,
+            ask_controller=self._answered,
             drive=self.jobs.drive,
         )
         self.hear((1, 2, 3))
@@ -270,9 +270,9 @@ def test_after_a_shortage_the_controller_is_asked_once_for_what_was_refused() ->
     broker.jobs.fail(SHORT)
     assert broker.finished(asked) == [FAILED, NONE, FAILED, NONE]
     began_ms = broker.clock.now_ms()
-    broker.clock.advance_to(began_ms + SHORTAGE_OVER_MS - 1.0)
+    broker.clock.advance_to(began_ms + AFTER_SHORTAGE_MS - 1.0)
     assert broker.asked_for == 0
-    broker.clock.advance_to(began_ms + 3 * SHORTAGE_OVER_MS)
+    broker.clock.advance_to(began_ms + 3 * AFTER_SHORTAGE_MS)
     assert broker.asked_for == 1
     broker.logs.directories[1].health.fail(OSError("planted"))
     broker.is_new = False
@@ -280,17 +280,29 @@ def test_after_a_shortage_the_controller_is_asked_once_for_what_was_refused() ->
     assert broker.where() == {0: "logs0", 1: "logs1", 2: "logs0", 3: "logs1"}
 
 
-@pytest.mark.parametrize("error", [SILENT, SHORT])
-def test_where_a_log_is_to_lie_outlasts_a_refusal(error: Exception) -> None:
+def test_where_a_log_is_to_lie_outlasts_a_refusal() -> None:
     broker = SlowHolder()
     broker.logs.prefer(("t", 0), "logs1")
     asked = broker.begin_roles((0,))
     assert broker.orders() == ["logs1"]
-    broker.jobs.fail(error)
+    broker.jobs.fail(SILENT)
     assert broker.finished(asked) == [FAILED]
     assert broker.finished(broker.begin_roles((0,))) == [NONE]
     assert broker.where() == {0: "logs1"}
     assert not broker.logs.preferred
+
+
+def test_a_log_of_which_some_files_were_made_is_made_there_whatever_is_asked_for_meanwhile() -> None:
+    """Planted: remember the place as AlterReplicaLogDirs' wish, which the next one replaces. The partition was in two
+    directories, with which no broker starts."""
+    broker = SlowHolder()
+    asked = broker.begin_roles((0,))
+    assert broker.orders() == ["logs0"]
+    broker.jobs.fail(SHORT)
+    assert broker.finished(asked) == [FAILED]
+    broker.logs.prefer(("t", 0), "logs1")
+    assert broker.finished(broker.begin_roles((0,))) == [NONE]
+    assert broker.where() == {0: "logs0"}
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EMFILE, "too many open files"), None])

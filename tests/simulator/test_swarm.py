@@ -58,6 +58,7 @@ def test_devices_are_slow_in_every_seed_on_demand(tiers: bool) -> None:
         assert slow
         assert slow <= set(str(plan.cluster.settings["log.dirs"]).split(","))
         assert plan.records is not None
+        assert "replica.lag.time.max.ms" in plan.cluster.settings
         assert plan_error(plan) is None
     assert run_plan(plan).violation is None
 

@@ -313,5 +313,10 @@ def test_a_job_wakes_one_thread(clock: Clock, stuck: threading.Event, monkeypatc
     for number in range(5):
         those.submit(ONE, lambda: None, answers.of("next"))
         answers.wait(4 + number)
-        eventually(lambda: pool._idle == 3, "the thread waits again")
+
+        def waits(woken_now: int = number + 1) -> bool:
+            with pool.changed:
+                return pool._idle == 3 and woken >= woken_now
+
+        eventually(waits, "the thread waits again")
     assert woken == 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -147,14 +148,28 @@ def test_what_was_read_in_to_its_end_is_not_read_again_to_ask_for_it(
     file.read_in(300_000, 300_000)
     file.read_in(0, 300_000)
     file.require_cached(10_000, 590_000)
-    with suppress(NotCached):
-        file.require_cached(10_000, 600_000)
     with disk_files._busy.reading(file._opened().identity, 400_000, 500_000):
         file.require_cached(300_000, 200_000)
         file.require_cached(0, 300_000)
-    file._opened()._known = [(0, 600_000, 0.0)]  # long ago
+    with suppress(NotCached):
+        file.require_cached(10_000, 600_000)  # with some that were not read in
+    file.read_in(0, 600_000)
+    file._opened().missed(700_000, 100)
     file.require_cached(10_000, 590_000)
-    assert seen == [False, True, True, False, True]
+    file._opened().missed(300_000, 100)  # the system may read them again
+    file.require_cached(10_000, 590_000)
+    assert seen == [False, True, False, True, False, True]
+
+
+def test_what_is_missing_counts_as_read_in_no_more(file: CachedFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_files, "CHECKED_S", 0.0)
+    opened, now_s = file._opened(), time.monotonic()
+    file.read_in(0, 600_000)
+    assert opened._was_read_in(0, 600_000, now_s)
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    with pytest.raises(NotCached):
+        file.require_cached(0, 600_000)
+    assert not opened._was_read_in(0, 1, now_s)
 
 
 @pytest.mark.parametrize("length", [100, 70_000, 600_000])

@@ -293,6 +293,12 @@ def test_a_full_ssd_refuses_nothing_that_goes_to_an_hdd_which_does_not_answer() 
     tiers.append(1)
     assert tiers.states() == ["ActiveOnHdd"]
     assert tiers.directory.ssd.used_bytes == used
+    while tiers.states() == ["ActiveOnHdd"]:
+        tiers.append(1)
+    assert tiers.states() == ["WithoutCache", "Active"]
+    assert tiers.directory.ssd.used_bytes > used
+    with pytest.raises(SsdFull):
+        tiers.append(1)
 
 
 def test_segments_are_found_on_an_hdd_that_is_mounted_elsewhere(tiers: Tiers) -> None:
