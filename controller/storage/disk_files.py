@@ -160,7 +160,9 @@ class _Busy:
 
     def has(self, file: Identity, position: int, end: int, now_s: float) -> bool:
         times = self._read_in_s
-        return any(now_s - times.get((file, window), -BUSY_S) < BUSY_S for window in _windows(position, end))
+        return bool(times) and any(
+            now_s - times.get((file, window), -BUSY_S) < BUSY_S for window in _windows(position, end)
+        )
 
 
 def _windows(position: int, end: int) -> range:
@@ -249,7 +251,7 @@ class OpenFile:
     def _is_busy(self, position: int, length: int) -> bool:
         """Whether something may be reading these bytes in, so that pages that are there may have to be waited for."""
         file, end, now_s = self.identity, position + length, time.monotonic()
-        if self._was_read_in(position, end, now_s):
+        if self._known and self._was_read_in(position, end, now_s):
             return not self._waits and _busy.has_now(file, position, end)
         return _busy.has_now(file, position, end) or _busy.has(file, position, end, now_s)
 
