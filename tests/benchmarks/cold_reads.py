@@ -3,7 +3,7 @@
 The log is on a file system of its own, on a loop device whose bandwidth for the broker is limited (blkio of cgroups
 v1). The records that are read there are evicted from the page cache first. Linux only, as root.
 
-    python -m tests.benchmarks.cold_reads probe|readers '{...}'
+    python -m tests.benchmarks.cold_reads probe|readers|device '{...}'
 
 are its child processes.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import select
 import shutil
@@ -42,6 +43,7 @@ from tests.benchmarks.common import CouldNotRun, add_count, add_output, circumst
 
 BLKIO = Path("/sys/fs/cgroup/blkio")
 HOT, COLD = "hot", "cold"
+CACHED, DEVICE = "cached", "device"
 HOT_BYTES = 100
 COLD_RECORD_BYTES = 16 * 1024
 BATCH_RECORDS = 32
@@ -61,15 +63,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " latency is counted from when a request was due. Beside them, N readers fetch records of the topic cold that"
         " are not in the page cache. The table has p50 and p99 by the number of readers, and the ratio to the median"
         " of the runs without readers. With --control each number of readers is measured a second time with readers of"
-        " records in the page cache, at the device's bandwidth: what differs is the effect of cold records, the rest"
-        " that of readers. --realtime keeps other processes of the machine out of the figures. Needs Linux, root,"
-        " losetup, mkfs.ext4 and the blkio controller of cgroups v1."
+        " records in the page cache, at the device's bandwidth, and a third time with these while another process reads"
+        " the device as fast as it can, past the page cache (cached, device): that is what the device itself costs,"
+        " which is made of kernel threads here. --realtime keeps other processes of the machine out of the figures."
+        " Needs Linux, root, losetup, mkfs.ext4 and the blkio controller of cgroups v1."
     )
     parser.add_argument("--readers", type=integers(0), default=(0, 1, 8, 32), metavar="N,...", help="(0,1,8,32)")
     add_count(parser, "--rate", 200, "requests per second of each of the two clients")
     add_count(parser, "--megabytes-per-second", 10, "bandwidth of the device, for reads and for writes")
     add_count(parser, "--cold-megabytes", 192, "size of the cold topic")
-    parser.add_argument("--control", action="store_true", help="measure beside readers of cached records, too")
+    parser.add_argument(
+        "--control",
+        action="store_true",
+        help="measure beside readers of cached records, too, and beside these and a busy device",
+    )
     parser.add_argument(
         "--realtime", action="store_true", help="run everything with real-time priority (SCHED_RR), before others"
     )
@@ -95,12 +102,12 @@ def run(arguments: argparse.Namespace) -> int:
         assert at is not None
         _fill(at, arguments.cold_megabytes)
         pid = cluster.brokers[1].pid
-        stack.enter_context(_throttled(device, pid, arguments.megabytes_per_second))
+        group = stack.enter_context(_throttled(device, pid, arguments.megabytes_per_second))
         logs = sorted((folder / "mounted").glob(f"{COLD}-0/*.log"))
-        kinds = [(readers, False) for readers in arguments.readers]
-        if arguments.control:
-            kinds += [(readers, True) for readers in arguments.readers if readers]
-        rows = [_measured(at, pid, logs, *kind, arguments) for _ in range(arguments.runs) for kind in kinds]
+        kinds = [(readers, COLD) for readers in arguments.readers]
+        for kind in (CACHED, DEVICE) if arguments.control else ():
+            kinds += [(readers, kind) for readers in arguments.readers if readers]
+        rows = [_measured(at, pid, group, logs, *kind, arguments) for _ in range(arguments.runs) for kind in kinds]
     found = {"benchmark": "cold-reads", "rows": _medians(rows), "circumstances": circumstances(before)}
     show(arguments, found, table(found))
     return 0
@@ -138,14 +145,15 @@ def _device(folder: Path, megabytes: int) -> Iterator[str]:
 
 
 @contextmanager
-def _throttled(device: str, pid: int, megabytes: int) -> Iterator[None]:
+def _throttled(device: str, pid: int, megabytes: int) -> Iterator[Path]:
+    """The control group in which the device is slow, with this process in it."""
     group = BLKIO / f"camerlengo-bench-{os.getpid()}"
     group.mkdir()
     try:
         for kind in ("read", "write"):
             (group / f"blkio.throttle.{kind}_bps_device").write_text(f"{device} {megabytes * 1024 * 1024}\n")
         (group / "cgroup.procs").write_text(str(pid))
-        yield
+        yield group
         (BLKIO / "cgroup.procs").write_text(str(pid))
     finally:
         for member in (group / "cgroup.procs").read_text().split():
@@ -184,9 +192,17 @@ def _evict(logs: Sequence[Path]) -> None:
 
 
 def _measured(
-    at: Address, pid: int, logs: Sequence[Path], readers: int, cached: bool, arguments: argparse.Namespace
+    at: Address,
+    pid: int,
+    group: Path,
+    logs: Sequence[Path],
+    readers: int,
+    kind: str,
+    arguments: argparse.Namespace,
 ) -> dict[str, Any]:
-    """`cached`: the readers' records are in the page cache, and they read no faster than the device would."""
+    """Unless `kind` is COLD, the readers' records are in the page cache, and they read no faster than the device
+    would."""
+    cached = kind != COLD
     for path in logs if cached else ():
         path.read_bytes()
     if not cached:
@@ -196,6 +212,9 @@ def _measured(
     given["bytes_per_s"] = arguments.megabytes_per_second * 1024 * 1024 if cached else None
     children = [_child("readers", given)] if readers else []
     before_s = cpu_s(pid)
+    if kind == DEVICE:
+        children.append(_child("device", given | {"paths": [str(path) for path in logs]}))
+        (group / "cgroup.procs").write_text(str(children[-1].pid))
     children.append(_child("probe", given))
     try:
         answers = [json.loads(_output(child, arguments.seconds)) for child in children]
@@ -204,11 +223,12 @@ def _measured(
             child.kill()
             child.wait()
     spent_s = cpu_s(pid) - before_s
-    row: dict[str, Any] = {"readers": readers, "cached": cached, "cpu_s": round(spent_s, 2)}
-    for kind, latencies in answers[-1].items():
-        row[kind] = {f"p{percent:g}": percentile(latencies, percent) for percent in (50, 99)}
-        row[kind]["max"] = round(max(latencies), 2)
-    row["cold_mb_per_s"] = round(answers[0]["bytes"] / 1e6 / arguments.seconds, 1) if readers else 0.0
+    row: dict[str, Any] = {"readers": readers, "kind": kind, "cpu_s": round(spent_s, 2)}
+    for what, latencies in answers[-1].items():
+        row[what] = {f"p{percent:g}": percentile(latencies, percent) for percent in (50, 99)}
+        row[what]["max"] = round(max(latencies), 2)
+    row["mb_per_s"] = round(answers[0]["bytes"] / 1e6 / arguments.seconds, 1) if readers else 0.0
+    row["device_mb_per_s"] = round(answers[1]["bytes"] / 1e6 / arguments.seconds, 1) if kind == DEVICE else 0.0
     return row
 
 
@@ -226,31 +246,32 @@ def _output(child: subprocess.Popen[str], seconds: float) -> str:
 
 def _medians(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
-    for readers, cached in dict.fromkeys((row["readers"], row["cached"]) for row in rows):
-        those = [row for row in rows if (row["readers"], row["cached"]) == (readers, cached)]
-        median: dict[str, Any] = {"readers": readers, "cached": cached}
-        for kind in ("produce", "fetch"):
-            median[kind] = {name: percentile([row[kind][name] for row in those], 50) for name in ("p50", "p99", "max")}
-        for name in ("cold_mb_per_s", "cpu_s"):
+    for readers, kind in dict.fromkeys((row["readers"], row["kind"]) for row in rows):
+        those = [row for row in rows if (row["readers"], row["kind"]) == (readers, kind)]
+        median: dict[str, Any] = {"readers": readers, "kind": kind}
+        for what in ("produce", "fetch"):
+            median[what] = {name: percentile([row[what][name] for row in those], 50) for name in ("p50", "p99", "max")}
+        for name in ("mb_per_s", "device_mb_per_s", "cpu_s"):
             median[name] = percentile([row[name] for row in those], 50)
         found.append(median)
     base = next((row for row in found if row["readers"] == 0), None)
     for row in found if base is not None else ():
         assert base is not None
-        for kind in ("produce", "fetch"):
-            row[kind]["ratio"] = round(row[kind]["p99"] / base[kind]["p99"], 2)
+        for what in ("produce", "fetch"):
+            row[what]["ratio"] = round(row[what]["p99"] / base[what]["p99"], 2)
     return found
 
 
 def table(found: Mapping[str, Any]) -> str:
-    lines = [f"{'readers':>14}{'MB/s':>6}{'CPU s':>7}  produce ms: p50, p99, max, ratio   fetch ms: ..."]
+    lines = [f"{'readers':>21}{'MB/s':>6}{'device':>8}{'CPU s':>7}  produce ms: p50, p99, max, ratio   fetch ms: ..."]
     for row in found["rows"]:
         sides = "   ".join(
-            f"{row[kind]['p50']:>8.2f}{row[kind]['p99']:>8.2f}{row[kind]['max']:>8.1f}{row[kind].get('ratio', 0):>7.2f}"
-            for kind in ("produce", "fetch")
+            f"{row[what]['p50']:>8.2f}{row[what]['p99']:>8.2f}{row[what]['max']:>8.1f}{row[what].get('ratio', 0):>7.2f}"
+            for what in ("produce", "fetch")
         )
-        name = f"{row['readers']}{' (cached)' if row['cached'] else ''}"
-        lines.append(f"{name:>14}{row['cold_mb_per_s']:>6.1f}{row['cpu_s']:>7.2f}  {sides}")
+        words = {COLD: "", CACHED: " (cached)", DEVICE: " (cached, device)"}
+        name = f"{row['readers']}{words[row['kind']]}"
+        lines.append(f"{name:>21}{row['mb_per_s']:>6.1f}{row['device_mb_per_s']:>8.1f}{row['cpu_s']:>7.2f}  {sides}")
     return "\n".join([*lines, found["circumstances"]])
 
 
@@ -384,9 +405,26 @@ def readers(given: Mapping[str, Any]) -> dict[str, int]:
     return {"bytes": read_bytes}
 
 
+def device(given: Mapping[str, Any]) -> dict[str, int]:
+    """Read the files past the page cache, one request after the other, each as large as a broker's."""
+    until_s = time.perf_counter() + given["seconds"] + WARM_UP_S
+    read_bytes = 0
+    with mmap.mmap(-1, FETCH_BYTES) as buffer:
+        while time.perf_counter() < until_s:
+            for path in given["paths"]:
+                fd, at = os.open(path, os.O_RDONLY | os.O_DIRECT), 0
+                try:
+                    while time.perf_counter() < until_s and (got := os.preadv(fd, [buffer], at)) == FETCH_BYTES:
+                        at += got
+                finally:
+                    os.close(fd)
+                read_bytes += at
+    return {"bytes": read_bytes}
+
+
 def main(words: list[str]) -> None:
     kind, text = words
-    work: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {"probe": probe, "readers": readers}
+    work: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {"probe": probe, "readers": readers, "device": device}
     print(json.dumps(work[kind](json.loads(text))))
 
 
