@@ -63,6 +63,12 @@ def test_devices_are_slow_in_every_seed_on_demand(tiers: bool) -> None:
     assert run_plan(plan).violation is None
 
 
+def test_a_deletion_goes_on_once_a_replica_is_given_back() -> None:
+    """Its broker's device had no answer when its log was to be made; the deletion waited for good."""
+    run = run_plan(draw_plan(95046, slow_devices=True))
+    assert run.violation is None, str(run.violation)
+
+
 MORE: tuple[str, ...] = (
     "break-log-directory",
     "change-producer",

@@ -70,6 +70,7 @@ async def replicas_answered(term: Term, event: LeaderAndIsrResponseReceived) -> 
         batch.update_metadata(replicas.rows)
         batch.send()
         await restart_replicas(term, replicas)  # they may have been stopped since they were asked for
+        await topic_deletion.resume_for(term, {topic for topic, _ in back})
     if new:
         term.note("warning", f"broker {event.broker} has {len(new)} more replicas on failed log directories")
         await on_replicas_lost(term, term.context.replicas(sorted(new), event.broker))
