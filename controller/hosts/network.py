@@ -17,8 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import queue
+import select
 import selectors
+import sys
 import threading
 import time
 from collections import deque
@@ -44,12 +47,33 @@ SOON_S = 0.001
 """How long timers without a delay run, and those that they start, before the loop's other callbacks have theirs."""
 
 
+LOOKED_AT = 16
+"""Sockets that `_CountingSelector.others_ask` looks at, at most."""
+
+
 class _CountingSelector(selectors.DefaultSelector):
     """`rounds`: how often the loop has looked at its sockets. `ready`: how many were ready the last time."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rounds = self.ready = 0
+        self.waker = -1
+        """What other threads wake the loop by, which is ready until the loop has come round."""
+        if sys.platform == "linux":
+            self._same = select.epoll.fromfd(os.dup(self.fileno()))
+
+    def others_ask(self, fd: int) -> bool:
+        """Whether something has arrived on another socket. False where that cannot be asked for cheaply."""
+        if sys.platform != "linux":
+            return False
+        return any(
+            event & select.EPOLLIN and one not in (fd, self.waker) for one, event in self._same.poll(0, LOOKED_AT)
+        )
+
+    def close(self) -> None:
+        super().close()
+        if sys.platform == "linux":
+            self._same.close()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         self.rounds += 1
@@ -69,6 +93,8 @@ class NetworkThread:
     ) -> None:
         self._selector = _CountingSelector()
         self.loop = loop_on(self._selector)
+        self._selector.waker = next(iter(self._selector.get_map()), -1)  # so far the loop watches nothing else
+        self.others_ask = self._selector.others_ask
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self.ident: int | None = None
         """The thread's, once it runs."""

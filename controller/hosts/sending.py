@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard
 
 from controller.hosts.tls import EncryptedSocket
@@ -18,7 +18,9 @@ SENDFILE_FROM_BYTES = 16 * 1024
 SEND_AT_ONCE_BYTES = 4 * 1024 * 1024
 """The maximum number of bytes of one `send`, so that a client that reads fast does not starve the others."""
 SEND_FROM_FILE_BYTES = 1024 * 1024
-"""At a time: as much is read in at once where it is not in the page cache."""
+"""As much is read in at once where it is not in the page cache, and asked for at once whether it is there."""
+PIECE_BYTES = 256 * 1024
+"""What is sent before `others_ask` is asked, about 0.1 ms' worth of a page cache with small folios."""
 TLS_SEND_BYTES = 64 * 1024
 """At a time, over TLS: what TLS did not take has to be given to it again."""
 BUFFERS_AT_ONCE = 64
@@ -47,12 +49,16 @@ class _FromFile:
 
 
 class SendQueue:
-    """`sock` doesn't block. `left_bytes`: what was put and has not gone out."""
+    """`sock` doesn't block. `others_ask`: with the socket's descriptor, whether others have sent something, so that
+    `send` is to return before they wait longer. `left_bytes`: what was put and has not gone out."""
 
-    __slots__ = ("_parts", "_plain", "_socket", "left_bytes")
+    __slots__ = ("_others_ask", "_parts", "_plain", "_socket", "left_bytes")
 
-    def __init__(self, sock: socket.socket | EncryptedSocket) -> None:
+    def __init__(
+        self, sock: socket.socket | EncryptedSocket, others_ask: Callable[[int], bool] = lambda _: False
+    ) -> None:
         self._socket: Any = sock
+        self._others_ask = others_ask
         self._plain = isinstance(sock, socket.socket)
         self._parts: deque[memoryview | _FromFile] = deque()
         self.left_bytes = 0
@@ -71,7 +77,7 @@ class SendQueue:
                 self.left_bytes += part.length
 
     def send(self, *, was_read_in: bool = False) -> None:
-        """Send as much as the socket accepts now. `was_read_in`: what NotCached asked for.
+        """Send as much as the socket accepts now, within limits. `was_read_in`: what NotCached asked for.
 
         Raises:
             OSError: the connection is lost.
@@ -79,15 +85,20 @@ class SendQueue:
             NotCached: sending would wait for a disk: what was in the page cache when the answer was made has been
                 evicted. When its `read_in` has returned, the call is to be repeated.
         """
-        allowed = SEND_AT_ONCE_BYTES
+        allowed, unasked = SEND_AT_ONCE_BYTES, PIECE_BYTES
         try:
             while self._parts and allowed > 0:
                 head = self._parts[0]
                 if isinstance(head, memoryview):
-                    allowed -= self._send_memory()
+                    sent = self._send_memory()
                 else:
-                    allowed -= self._send_range(head, allowed, was_read_in)
+                    sent = self._send_range(head, min(allowed, PIECE_BYTES), was_read_in)
                     was_read_in = False
+                allowed, unasked = allowed - sent, unasked - sent
+                if unasked <= 0:
+                    unasked = PIECE_BYTES
+                    if self._parts and self._others_ask(self._socket.fileno()):
+                        return
         except BlockingIOError:
             return
 
@@ -96,9 +107,7 @@ class SendQueue:
         if len(parts) == 1 or not (HAS_SENDMSG and self._plain):
             buffer = parts[0]
             assert isinstance(buffer, memoryview)
-            if not self._plain:
-                buffer = buffer[:TLS_SEND_BYTES]
-            return self._sent(self._socket.send(buffer))
+            return self._sent(self._socket.send(buffer[: PIECE_BYTES if self._plain else TLS_SEND_BYTES]))
         buffers: list[memoryview] = []
         flags = 0
         for part in parts:
@@ -125,9 +134,11 @@ class SendQueue:
         return count
 
     def _send_range(self, head: _FromFile, allowed: int, was_read_in: bool) -> int:
-        asked = min(head.left, allowed, SEND_FROM_FILE_BYTES if self._plain else TLS_SEND_BYTES)
+        asked = min(head.left, allowed if self._plain else TLS_SEND_BYTES)
         if not was_read_in:
-            head.range.file.require_cached(head.position, asked)
+            at_once = SEND_FROM_FILE_BYTES if self._plain else TLS_SEND_BYTES
+            unchecked = at_once - (head.position - head.range.position) % at_once
+            head.range.file.require_cached(head.position, min(head.left, unchecked))
         if not (self._plain and HAS_SENDFILE):
             return self._load(head, asked)
         count = os.sendfile(self._socket.fileno(), head.range.file.fileno(), head.position, asked)

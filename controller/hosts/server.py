@@ -113,7 +113,7 @@ class ServerConnection:
         self._frames: list[bytes] = []
         self._slots: list[Slot] = []
         self._unsent = None if server.stages is None else Unsent(server.stages)
-        self._outgoing = SendQueue(sock)
+        self._outgoing = SendQueue(sock, server.network.others_ask)
         self._held = 0  # bytes of requests, as reported to the host
         self._unanswered = 0  # bytes of those that were taken up
         self._reading = self._writing = self._taking = self._flushing = self._reading_in = False

@@ -14,6 +14,7 @@ import argparse
 import json
 import mmap
 import os
+import random
 import select
 import shutil
 import socket
@@ -24,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,7 @@ HOT_BEHIND = 50
 """Records before the end at which a hot fetch begins."""
 FETCH_VERSION, PRODUCE_VERSION = 11, 8
 LIMIT_S = 60.0
+START_S = 0.1
 WARM_UP_S = 1.0
 REALTIME_PRIORITY = 10
 
@@ -59,14 +62,14 @@ REALTIME_PRIORITY = 10
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Starts a ZooKeeper and one broker, whose log lies on a device of limited bandwidth. A client produces records"
-        " of 100 bytes with acks=1 to the topic hot, and another fetches its latest records, each at a steady rate;"
-        " latency is counted from when a request was due. Beside them, N readers fetch records of the topic cold that"
-        " are not in the page cache. The table has p50 and p99 by the number of readers, and the ratio to the median"
-        " of the runs without readers. With --control each number of readers is measured a second time with readers of"
-        " records in the page cache, at the device's bandwidth, and a third time with these while another process reads"
-        " the device as fast as it can, past the page cache (cached, device): that is what the device itself costs,"
-        " which is made of kernel threads here. --realtime keeps other processes of the machine out of the figures."
-        " Needs Linux, root, losetup, mkfs.ext4 and the blkio controller of cgroups v1."
+        " of 100 bytes with acks=1 to the topic hot, and another fetches its latest records, in turn, at random"
+        " intervals; latency is counted from when a request was due. Beside them, N readers fetch records of the topic"
+        " cold that are not in the page cache. The table has p50 and p99 by the number of readers, and the ratio to"
+        " the median of the runs without readers. With --control each number of readers is measured a second time with"
+        " readers of records in the page cache, at the device's bandwidth, and a third time with these while another"
+        " process reads the device as fast as it can, past the page cache (cached, device): that is what the device"
+        " itself costs, which is made of kernel threads here. --realtime keeps other processes of the machine out of"
+        " the figures. Needs Linux, root, losetup, mkfs.ext4 and the blkio controller of cgroups v1."
     )
     parser.add_argument("--readers", type=integers(0), default=(0, 1, 8, 32), metavar="N,...", help="(0,1,8,32)")
     add_count(parser, "--rate", 200, "requests per second of each of the two clients")
@@ -333,6 +336,8 @@ def records_of(frame: bytes) -> memoryview:
 
 
 def probe(given: Mapping[str, Any]) -> dict[str, list[float]]:
+    """A fetch is due half an interval after a produce, so that they don't meet: how close two clients began would
+    decide p99 otherwise. The intervals are random, so that no request keeps step with the device."""
     at, rate = address(given["at"]), given["rate"]
     batch = batch_of([bytes(HOT_BYTES)])
     producer, fetcher = BenchClient(at), BenchClient(at)
@@ -347,11 +352,15 @@ def probe(given: Mapping[str, Any]) -> dict[str, list[float]]:
             raise RuntimeError("a hot fetch found nothing")
 
     found: dict[str, list[float]] = {}
+    after_s = list(accumulate(random.uniform(0.75, 1.25) / rate for _ in range(int(rate * given["seconds"]))))
+    began_s = time.perf_counter() + START_S
 
-    def measure(kind: str, step: Callable[[], None]) -> None:
-        found[kind] = _steady(step, rate, given["seconds"])
+    def measure(kind: str, step: Callable[[], None], first_s: float) -> None:
+        latencies = _latencies(step, [first_s + one for one in after_s])
+        found[kind] = latencies[int(rate * min(WARM_UP_S, given["seconds"] / 4)) :]
 
-    threads = [threading.Thread(target=measure, args=one) for one in (("produce", produce), ("fetch", fetch))]
+    kinds = (("produce", produce, began_s), ("fetch", fetch, began_s + 0.5 / rate))
+    threads = [threading.Thread(target=measure, args=one) for one in kinds]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -359,17 +368,15 @@ def probe(given: Mapping[str, Any]) -> dict[str, list[float]]:
     return found
 
 
-def _steady(step: Callable[[], None], rate: float, seconds: float) -> list[float]:
-    """The latencies in ms, each from when its request was due."""
+def _latencies(step: Callable[[], None], due_s: Sequence[float]) -> list[float]:
+    """In ms, each from when its request was due."""
     found = []
-    began_s = time.perf_counter()
-    for number in range(int(rate * seconds)):
-        due_s = began_s + number / rate
-        if (wait_s := due_s - time.perf_counter()) > 0:
+    for one_s in due_s:
+        if (wait_s := one_s - time.perf_counter()) > 0:
             time.sleep(wait_s)
         step()
-        found.append((time.perf_counter() - due_s) * 1_000.0)
-    return found[int(rate * min(WARM_UP_S, seconds / 4)) :]
+        found.append((time.perf_counter() - one_s) * 1_000.0)
+    return found
 
 
 def readers(given: Mapping[str, Any]) -> dict[str, int]:

@@ -86,10 +86,11 @@ def test_every_byte_goes_out_once_and_in_order(
     monkeypatch.setattr("controller.hosts.sending.HAS_SENDFILE", has_sendfile)
     monkeypatch.setattr("controller.hosts.sending.HAS_SENDMSG", has_sendfile)
     monkeypatch.setattr("controller.hosts.sending.SEND_AT_ONCE_BYTES", 100_000)
+    monkeypatch.setattr("controller.hosts.sending.PIECE_BYTES", 10_000)
     near, far = pair
-    outgoing = SendQueue(near)
-    frames = frames_of(file, seed)
     draw = random.Random(seed)
+    outgoing = SendQueue(near, lambda _: draw.random() < 0.5)
+    frames = frames_of(file, seed)
     received = b""
     for parts in frames:
         outgoing.put(parts)
@@ -111,6 +112,21 @@ def test_a_large_range_is_not_read(pair: tuple[socket.socket, socket.socket], fi
     received = send_all(outgoing, far, random.Random(1))
     assert received == framed(b"head" + file.read_at(10, 100_000) + b"tail")
     unread.close()
+
+
+@pytest.mark.parametrize("in_memory", [False, True], ids=["file", "memory"])
+def test_a_large_answer_stops_for_others(
+    pair: tuple[socket.socket, socket.socket], file: OpenFile, monkeypatch: pytest.MonkeyPatch, in_memory: bool
+) -> None:
+    monkeypatch.setattr("controller.hosts.sending.PIECE_BYTES", 5_000)
+    near, far = pair
+    outgoing = SendQueue(near, lambda fd: fd == near.fileno())
+    large = FileRange(file, 0, 100_000)
+    outgoing.put([large.read()] if in_memory else [large])
+    for sends in range(1, 3):
+        outgoing.send()
+        assert sends * 5_000 <= 100_004 - outgoing.left_bytes <= sends * 5_004
+    assert send_all(outgoing, far, random.Random(1)) == framed(large.read())
 
 
 def test_a_large_range_of_a_file_in_memory_is_sent(pair: tuple[socket.socket, socket.socket]) -> None:

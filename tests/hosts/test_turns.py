@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -279,3 +281,27 @@ def test_giving_way_costs_no_round_when_nothing_else_waits(network: NetworkThrea
     assert done.wait(DEADLINE_S)
     turns.close()
     assert order == ["alone", "later", "waiting", "beside"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asked for on Linux alone")
+def test_whether_others_ask_is_known_before_the_loop_comes_round(network: NetworkThread) -> None:
+    (one, to_one), (other, to_other) = socket.socketpair(), socket.socketpair()
+    found: list[bool] = []
+
+    def ask() -> None:
+        for near in (one, other):
+            network.loop.add_reader(near.fileno(), partial(near.recv, 10))
+        network.loop.add_writer(other.fileno(), lambda: network.loop.remove_writer(other.fileno()))
+        for far in (None, to_one, to_other):
+            if far is not None:
+                far.sendall(b"asks")
+            found.append(network.others_ask(one.fileno()))
+
+    with one, to_one, other, to_other:
+        network.call(ask)
+        eventually(lambda: len(found) == 3, "it was asked")
+        assert found == [False, False, True], "neither its own request, nor a socket that can be written to"
+        eventually(lambda: not network.others_ask(one.fileno()), "it was read")
+        for near in (one, other):
+            network.call(partial(network.loop.remove_reader, near.fileno()))
+        network.stop()
