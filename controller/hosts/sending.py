@@ -19,8 +19,8 @@ SEND_AT_ONCE_BYTES = 4 * 1024 * 1024
 """The maximum number of bytes of one `send`, so that a client that reads fast does not starve the others."""
 SEND_FROM_FILE_BYTES = 1024 * 1024
 """As much is read in at once where it is not in the page cache, and asked for at once whether it is there."""
-PIECE_BYTES = 256 * 1024
-"""What is sent before `others_ask` is asked, about 0.1 ms' worth of a page cache with small folios."""
+PIECE_BYTES = 128 * 1024
+"""What is sent before `others_ask` is asked: up to 0.1 ms where the page cache has small folios."""
 TLS_SEND_BYTES = 64 * 1024
 """At a time, over TLS: what TLS did not take has to be given to it again."""
 BUFFERS_AT_ONCE = 64
@@ -76,8 +76,13 @@ class SendQueue:
                 self._parts.append(_FromFile(part))
                 self.left_bytes += part.length
 
+    def may_wait(self) -> bool:
+        """Whether sending should begin in the loop's next round: there is much to send, and others ask."""
+        return self.left_bytes > PIECE_BYTES and self._others_ask(self._socket.fileno())
+
     def send(self, *, was_read_in: bool = False) -> None:
-        """Send as much as the socket accepts now, within limits. `was_read_in`: what NotCached asked for.
+        """Send as much as the socket accepts now, within limits, and at least something. `was_read_in`: what NotCached
+        asked for.
 
         Raises:
             OSError: the connection is lost.

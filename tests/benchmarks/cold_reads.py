@@ -57,19 +57,22 @@ LIMIT_S = 60.0
 START_S = 0.1
 WARM_UP_S = 1.0
 REALTIME_PRIORITY = 10
+"""Of all but the readers, which have one less: they stand for clients on other machines."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Starts a ZooKeeper and one broker, whose log lies on a device of limited bandwidth. A client produces records"
         " of 100 bytes with acks=1 to the topic hot, and another fetches its latest records, in turn, at random"
-        " intervals; latency is counted from when a request was due. Beside them, N readers fetch records of the topic"
-        " cold that are not in the page cache. The table has p50 and p99 by the number of readers, and the ratio to"
-        " the median of the runs without readers. With --control each number of readers is measured a second time with"
-        " readers of records in the page cache, at the device's bandwidth, and a third time with these while another"
-        " process reads the device as fast as it can, past the page cache (cached, device): that is what the device"
-        " itself costs, which is made of kernel threads here. --realtime keeps other processes of the machine out of"
-        " the figures. Needs Linux, root, losetup, mkfs.ext4 and the blkio controller of cgroups v1."
+        " intervals; latency is counted from when a request was due. Beside them, N readers fetch records of the"
+        " topic cold that are not in the page cache. The table has p50 and p99 by the number of readers, and the"
+        " ratio of p99 to that of the same round without readers. With --control each number of readers is measured"
+        " a second time with readers of records in the page cache, at the device's bandwidth, and a third time with"
+        " these while another process reads the device as fast as it can, past the page cache (cached, device): that"
+        " is what the device itself costs, which is made of kernel threads here. --realtime keeps other processes of"
+        " the machine out of the figures: all run with real-time priority, and the broker has a CPU of its own, as"
+        " if the clients were elsewhere. Needs Linux, root, losetup, mkfs.ext4 and the blkio controller of cgroups"
+        " v1."
     )
     parser.add_argument("--readers", type=integers(0), default=(0, 1, 8, 32), metavar="N,...", help="(0,1,8,32)")
     add_count(parser, "--rate", 200, "requests per second of each of the two clients")
@@ -81,7 +84,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="measure beside readers of cached records, too, and beside these and a busy device",
     )
     parser.add_argument(
-        "--realtime", action="store_true", help="run everything with real-time priority (SCHED_RR), before others"
+        "--realtime",
+        action="store_true",
+        help="run with real-time priority (SCHED_RR), the broker on one CPU, its clients on others",
     )
     add_count(parser, "--runs", 1, "number of rounds; the output has medians")
     parser.add_argument("--seconds", type=number_from(), default=8.0, metavar="S", help="duration of each run (8)")
@@ -93,6 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
     before = os.getloadavg()[0]
     if arguments.realtime and sys.platform == "linux":
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(REALTIME_PRIORITY))  # children inherit it
+    cpus = os.sched_getaffinity(0) if sys.platform == "linux" else set()
+    of_broker = {min(cpus)} if arguments.realtime and len(cpus) > 1 else cpus
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="camerlengo-cold-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -100,7 +107,10 @@ def run(arguments: argparse.Namespace) -> int:
         data = folder / "cluster"
         data.mkdir()
         (data / "logs-1").symlink_to(folder / "mounted")
+        _run_on(of_broker)
+        stack.callback(_run_on, cpus)
         cluster = stack.enter_context(LocalCluster(brokers=1, data_dir=data))
+        _run_on(cpus - of_broker or cpus)
         at = cluster.brokers[1].ready_at()
         assert at is not None
         _fill(at, arguments.cold_megabytes)
@@ -124,6 +134,12 @@ def _require() -> None:
         raise CouldNotRun(f"cold-reads needs {', '.join(missing)}: not found in PATH")
     if not (BLKIO / "blkio.throttle.read_bps_device").exists():
         raise CouldNotRun(f"cold-reads needs the blkio controller of cgroups v1: expected it at {BLKIO}")
+
+
+def _run_on(cpus: set[int]) -> None:
+    """This process and those that it starts from now on."""
+    if sys.platform == "linux":
+        os.sched_setaffinity(0, cpus)
 
 
 @contextmanager
@@ -194,6 +210,20 @@ def _evict(logs: Sequence[Path]) -> None:
             os.close(fd)
 
 
+def _drain(group: Path, log: Path) -> None:
+    """Return once the device has read what it was asked for in the run before, which comes first."""
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    try:
+        fd = os.open(log, os.O_RDONLY | os.O_DIRECT)
+        try:
+            with mmap.mmap(-1, mmap.PAGESIZE) as buffer:
+                os.preadv(fd, [buffer], 0)
+        finally:
+            os.close(fd)
+    finally:
+        (BLKIO / "cgroup.procs").write_text(str(os.getpid()))
+
+
 def _measured(
     at: Address,
     pid: int,
@@ -206,6 +236,7 @@ def _measured(
     """Unless `kind` is COLD, the readers' records are in the page cache, and they read no faster than the device
     would."""
     cached = kind != COLD
+    _drain(group, logs[0])
     for path in logs if cached else ():
         path.read_bytes()
     if not cached:
@@ -249,6 +280,7 @@ def _output(child: subprocess.Popen[str], seconds: float) -> str:
 
 def _medians(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
+    base = [row for row in rows if row["readers"] == 0]
     for readers, kind in dict.fromkeys((row["readers"], row["kind"]) for row in rows):
         those = [row for row in rows if (row["readers"], row["kind"]) == (readers, kind)]
         median: dict[str, Any] = {"readers": readers, "kind": kind}
@@ -256,12 +288,10 @@ def _medians(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             median[what] = {name: percentile([row[what][name] for row in those], 50) for name in ("p50", "p99", "max")}
         for name in ("mb_per_s", "device_mb_per_s", "cpu_s"):
             median[name] = percentile([row[name] for row in those], 50)
+        for what in ("produce", "fetch") if base else ():
+            ratios = [row[what]["p99"] / without[what]["p99"] for row, without in zip(those, base, strict=True)]
+            median[what]["ratio"] = percentile(ratios, 50)
         found.append(median)
-    base = next((row for row in found if row["readers"] == 0), None)
-    for row in found if base is not None else ():
-        assert base is not None
-        for what in ("produce", "fetch"):
-            row[what]["ratio"] = round(row[what]["p99"] / base[what]["p99"], 2)
     return found
 
 
@@ -381,6 +411,8 @@ def _latencies(step: Callable[[], None], due_s: Sequence[float]) -> list[float]:
 
 def readers(given: Mapping[str, Any]) -> dict[str, int]:
     """Fetch without a pause, each reader from a place of its own."""
+    if os.sched_getscheduler(0) == os.SCHED_RR:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(REALTIME_PRIORITY - 1))
     at, count, records = address(given["at"]), given["readers"], given["records"]
     until_s = time.perf_counter() + given["seconds"] + WARM_UP_S
     began_s = time.perf_counter()

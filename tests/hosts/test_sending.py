@@ -123,10 +123,13 @@ def test_a_large_answer_stops_for_others(
     outgoing = SendQueue(near, lambda fd: fd == near.fileno())
     large = FileRange(file, 0, 100_000)
     outgoing.put([large.read()] if in_memory else [large])
+    assert outgoing.may_wait()
     for sends in range(1, 3):
         outgoing.send()
         assert sends * 5_000 <= 100_004 - outgoing.left_bytes <= sends * 5_004
     assert send_all(outgoing, far, random.Random(1)) == framed(large.read())
+    outgoing.put([bytes(100)])
+    assert not outgoing.may_wait(), "a small one goes out at once"
 
 
 def test_a_large_range_of_a_file_in_memory_is_sent(pair: tuple[socket.socket, socket.socket]) -> None:

@@ -305,3 +305,22 @@ def test_whether_others_ask_is_known_before_the_loop_comes_round(network: Networ
         for near in (one, other):
             network.call(partial(network.loop.remove_reader, near.fileno()))
         network.stop()
+
+
+def test_a_large_answer_goes_out_although_others_ask_all_the_time(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.hosts.sending.PIECE_BYTES", 50)
+    asked: list[int] = []
+
+    def others_ask(fd: int) -> bool:
+        asked.append(fd)
+        return True
+
+    monkeypatch.setattr(serving.server.network, "others_ask", others_ask)
+    with closing(serving.connect()) as one:
+        for size in (10, 900):
+            large = bytes(size)
+            one.sendall(framed(large))
+            assert read(one) == large
+    assert len(asked) >= 900 // 50
