@@ -80,9 +80,9 @@ class SendQueue:
         """Whether sending should begin in the loop's next round: there is much to send, and others ask."""
         return self.left_bytes > PIECE_BYTES and self._others_ask(self._socket.fileno())
 
-    def send(self, *, was_read_in: bool = False) -> None:
+    def send(self, *, was_read_in: bool = False, gives_way: bool = True) -> None:
         """Send as much as the socket accepts now, within limits, and at least something. `was_read_in`: what NotCached
-        asked for.
+        asked for. `gives_way`: return while others ask.
 
         Raises:
             OSError: the connection is lost.
@@ -102,7 +102,7 @@ class SendQueue:
                 allowed, unasked = allowed - sent, unasked - sent
                 if unasked <= 0:
                     unasked = PIECE_BYTES
-                    if self._parts and self._others_ask(self._socket.fileno()):
+                    if gives_way and self._parts and self._others_ask(self._socket.fileno()):
                         return
         except BlockingIOError:
             return

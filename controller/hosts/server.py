@@ -152,7 +152,7 @@ class ServerConnection:
         if self._closed:
             return
         with suppress(OSError, RangeCut, NotCached):  # it ends either way
-            self._outgoing.send()
+            self._outgoing.send(gives_way=False)
         self._dispose()
 
     def go_on(self) -> None:

@@ -127,6 +127,9 @@ def test_a_large_answer_stops_for_others(
     for sends in range(1, 3):
         outgoing.send()
         assert sends * 5_000 <= 100_004 - outgoing.left_bytes <= sends * 5_004
+    left_bytes = outgoing.left_bytes
+    outgoing.send(gives_way=False)
+    assert outgoing.left_bytes < left_bytes - 5_004, "a connection that is closed sends what the socket takes"
     assert send_all(outgoing, far, random.Random(1)) == framed(large.read())
     outgoing.put([bytes(100)])
     assert not outgoing.may_wait(), "a small one goes out at once"
