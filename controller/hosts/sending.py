@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard
 
+from controller.hosts.network import PIECE_BYTES
 from controller.hosts.tls import EncryptedSocket
 from controller.protocol.framing import IN_MEMORY, Part, RecordRange, framed_parts
 from controller.storage.disk import FileRange
@@ -19,8 +20,6 @@ SEND_AT_ONCE_BYTES = 4 * 1024 * 1024
 """The maximum number of bytes of one `send`, so that a client that reads fast does not starve the others."""
 SEND_FROM_FILE_BYTES = 1024 * 1024
 """As much is read in at once where it is not in the page cache, and asked for at once whether it is there."""
-PIECE_BYTES = 128 * 1024
-"""What is sent before `others_ask` is asked: up to 0.1 ms where the page cache has small folios."""
 TLS_SEND_BYTES = 64 * 1024
 """At a time, over TLS: what TLS did not take has to be given to it again."""
 BUFFERS_AT_ONCE = 64
@@ -49,13 +48,13 @@ class _FromFile:
 
 
 class SendQueue:
-    """`sock` doesn't block. `others_ask`: with the socket's descriptor, whether others have sent something, so that
-    `send` is to return before they wait longer. `left_bytes`: what was put and has not gone out."""
+    """`sock` doesn't block. `others_ask`: `NetworkThread.others_ask`, on which `send` returns. `left_bytes`: what was
+    put and has not gone out."""
 
     __slots__ = ("_others_ask", "_parts", "_plain", "_socket", "left_bytes")
 
     def __init__(
-        self, sock: socket.socket | EncryptedSocket, others_ask: Callable[[int], bool] = lambda _: False
+        self, sock: socket.socket | EncryptedSocket, others_ask: Callable[[int, int], bool] = lambda _, __: False
     ) -> None:
         self._socket: Any = sock
         self._others_ask = others_ask
@@ -78,7 +77,7 @@ class SendQueue:
 
     def may_wait(self) -> bool:
         """Whether sending should begin in the loop's next round: there is much to send, and others ask."""
-        return self.left_bytes > PIECE_BYTES and self._others_ask(self._socket.fileno())
+        return self.left_bytes > PIECE_BYTES and self._others_ask(self._socket.fileno(), self.left_bytes)
 
     def send(self, *, was_read_in: bool = False, gives_way: bool = True) -> None:
         """Send as much as the socket accepts now, within limits, and at least something. `was_read_in`: what NotCached
@@ -102,7 +101,8 @@ class SendQueue:
                 allowed, unasked = allowed - sent, unasked - sent
                 if unasked <= 0:
                     unasked = PIECE_BYTES
-                    if gives_way and self._parts and self._others_ask(self._socket.fileno()):
+                    sent = SEND_AT_ONCE_BYTES - allowed
+                    if gives_way and self._parts and self._others_ask(self._socket.fileno(), sent):
                         return
         except BlockingIOError:
             return

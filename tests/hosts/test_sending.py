@@ -89,7 +89,7 @@ def test_every_byte_goes_out_once_and_in_order(
     monkeypatch.setattr("controller.hosts.sending.PIECE_BYTES", 10_000)
     near, far = pair
     draw = random.Random(seed)
-    outgoing = SendQueue(near, lambda _: draw.random() < 0.5)
+    outgoing = SendQueue(near, lambda *_: draw.random() < 0.5)
     frames = frames_of(file, seed)
     received = b""
     for parts in frames:
@@ -120,7 +120,7 @@ def test_a_large_answer_stops_for_others(
 ) -> None:
     monkeypatch.setattr("controller.hosts.sending.PIECE_BYTES", 5_000)
     near, far = pair
-    outgoing = SendQueue(near, lambda fd: fd == near.fileno())
+    outgoing = SendQueue(near, lambda fd, sent: fd == near.fileno() and sent >= 5_000)
     large = FileRange(file, 0, 100_000)
     outgoing.put([large.read()] if in_memory else [large])
     assert outgoing.may_wait()

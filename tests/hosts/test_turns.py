@@ -15,7 +15,7 @@ import pytest
 
 from controller.broker.request_context import Gate, Job, JobLane, Respond, Steps
 from controller.broker.security.principal import Requester
-from controller.hosts.network import LoopScheduler, NetworkThread
+from controller.hosts.network import PIECE_BYTES, LoopScheduler, NetworkThread
 from controller.hosts.server import ACCEPTED_AT_ONCE, LARGE_BYTES, ServerLimits
 from controller.protocol.framing import framed
 from tests.hosts.harness import running_network
@@ -284,7 +284,9 @@ def test_giving_way_costs_no_round_when_nothing_else_waits(network: NetworkThrea
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asked for on Linux alone")
-def test_whether_others_ask_is_known_before_the_loop_comes_round(network: NetworkThread) -> None:
+def test_whether_others_ask_is_known_before_the_loop_comes_round(
+    network: NetworkThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (one, to_one), (other, to_other) = socket.socketpair(), socket.socketpair()
     found: list[bool] = []
 
@@ -295,13 +297,16 @@ def test_whether_others_ask_is_known_before_the_loop_comes_round(network: Networ
         for far in (None, to_one, to_other):
             if far is not None:
                 far.sendall(b"asks")
-            found.append(network.others_ask(one.fileno()))
+            found.append(network.others_ask(one.fileno(), PIECE_BYTES))
+        monkeypatch.setattr(network._selector, "ready", 3)
+        found.append(network.others_ask(one.fileno(), 2 * PIECE_BYTES))
 
     with one, to_one, other, to_other:
         network.call(ask)
-        eventually(lambda: len(found) == 3, "it was asked")
-        assert found == [False, False, True], "neither its own request, nor a socket that can be written to"
-        eventually(lambda: not network.others_ask(one.fileno()), "it was read")
+        eventually(lambda: len(found) == 4, "it was asked")
+        assert found[:3] == [False, False, True], "neither its own request, nor a socket that can be written to"
+        assert not found[3], "it has not had its turn: as many were ready"
+        eventually(lambda: not network.others_ask(one.fileno(), PIECE_BYTES), "it was read")
         for near in (one, other):
             network.call(partial(network.loop.remove_reader, near.fileno()))
         network.stop()
@@ -313,7 +318,7 @@ def test_a_large_answer_goes_out_although_others_ask_all_the_time(
     monkeypatch.setattr("controller.hosts.sending.PIECE_BYTES", 50)
     asked: list[int] = []
 
-    def others_ask(fd: int) -> bool:
+    def others_ask(fd: int, _: int) -> bool:
         asked.append(fd)
         return True
 
