@@ -75,10 +75,6 @@ class SendQueue:
                 self._parts.append(_FromFile(part))
                 self.left_bytes += part.length
 
-    def may_wait(self) -> bool:
-        """Whether sending should begin in the loop's next round: there is much to send, and others ask."""
-        return self.left_bytes > PIECE_BYTES and self._others_ask(self._socket.fileno(), self.left_bytes)
-
     def send(self, *, was_read_in: bool = False, gives_way: bool = True) -> None:
         """Send as much as the socket accepts now, within limits, and at least something. `was_read_in`: what NotCached
         asked for. `gives_way`: return while others ask.

@@ -371,11 +371,7 @@ class ServerConnection:
             self._server.note("warning", f"connection closed: {error}")
             self._dispose()
             return
-        if self._writing or self._ending or not self._outgoing.may_wait():
-            self._send()
-        elif not self._reading_in:
-            self._writing = True
-            self._loop.add_writer(self._socket.fileno(), self._writable)
+        self._send()
 
     def _send(self, *, was_read_in: bool = False) -> None:
         if self._reading_in:
