@@ -68,7 +68,7 @@ class _CountingSelector(selectors.DefaultSelector):
         """Whether something has arrived on another socket than `fd`, which has sent so many bytes in its turn: at least
         a piece for each socket that was ready, since a round takes that much longer. False where that cannot be asked
         for cheaply."""
-        if sys.platform != "linux" or sent_bytes < PIECE_BYTES * self.ready:
+        if sys.platform != "linux" or sent_bytes < PIECE_BYTES * max(self.ready, 1):
             return False
         return any(
             event & select.EPOLLIN and one not in (fd, self.waker) for one, event in self._same.poll(0, LOOKED_AT)

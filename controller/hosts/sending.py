@@ -85,21 +85,18 @@ class SendQueue:
             NotCached: sending would wait for a disk: what was in the page cache when the answer was made has been
                 evicted. When its `read_in` has returned, the call is to be repeated.
         """
-        allowed, unasked = SEND_AT_ONCE_BYTES, PIECE_BYTES
+        allowed = SEND_AT_ONCE_BYTES
         try:
             while self._parts and allowed > 0:
                 head = self._parts[0]
                 if isinstance(head, memoryview):
-                    sent = self._send_memory()
+                    allowed -= self._send_memory()
                 else:
-                    sent = self._send_range(head, min(allowed, PIECE_BYTES), was_read_in)
+                    allowed -= self._send_range(head, min(allowed, PIECE_BYTES), was_read_in)
                     was_read_in = False
-                allowed, unasked = allowed - sent, unasked - sent
-                if unasked <= 0:
-                    unasked = PIECE_BYTES
-                    sent = SEND_AT_ONCE_BYTES - allowed
-                    if gives_way and self._parts and self._others_ask(self._socket.fileno(), sent):
-                        return
+                sent = SEND_AT_ONCE_BYTES - allowed
+                if gives_way and self._parts and self._others_ask(self._socket.fileno(), sent):
+                    return
         except BlockingIOError:
             return
 

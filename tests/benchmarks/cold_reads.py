@@ -18,6 +18,7 @@ import random
 import select
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -70,9 +71,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " a second time with readers of records in the page cache, at the device's bandwidth, and a third time with"
         " these while another process reads the device as fast as it can, past the page cache (cached, device): that"
         " is what the device itself costs, which is made of kernel threads here. --realtime keeps other processes of"
-        " the machine out of the figures: all run with real-time priority, and the broker has a CPU of its own, as"
-        " if the clients were elsewhere. Needs Linux, root, losetup, mkfs.ext4 and the blkio controller of cgroups"
-        " v1."
+        " the machine out of the figures: all run with real-time priority, the readers with a lower one than the two"
+        " clients, and the broker has a CPU of its own, as if the clients were elsewhere. Needs Linux, root,"
+        " losetup, mkfs.ext4 and the blkio controller of cgroups v1."
     )
     parser.add_argument("--readers", type=integers(0), default=(0, 1, 8, 32), metavar="N,...", help="(0,1,8,32)")
     add_count(parser, "--rate", 200, "requests per second of each of the two clients")
@@ -290,7 +291,7 @@ def _medians(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             median[name] = percentile([row[name] for row in those], 50)
         for what in ("produce", "fetch") if base else ():
             ratios = [row[what]["p99"] / without[what]["p99"] for row, without in zip(those, base, strict=True)]
-            median[what]["ratio"] = percentile(ratios, 50)
+            median[what]["ratio"] = round(statistics.median(ratios), 2)
         found.append(median)
     return found
 

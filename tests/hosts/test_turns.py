@@ -329,3 +329,19 @@ def test_a_large_answer_goes_out_although_others_ask_all_the_time(
             one.sendall(framed(large))
             assert read(one) == large
     assert len(asked) >= 900 // 50
+
+
+def test_a_connection_that_is_closed_sends_its_answer_whatever_others_ask(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.hosts.sending.PIECE_BYTES", 50)
+
+    def others_ask(_: int, __: int) -> bool:
+        for connection in serving.server.connections:
+            serving.server.network.loop.call_soon(connection.close)
+        return True
+
+    monkeypatch.setattr(serving.server.network, "others_ask", others_ask)
+    with closing(serving.connect()) as one:
+        one.sendall(framed(bytes(900)))
+        assert read(one) == bytes(900)
