@@ -306,7 +306,7 @@ class OpenFile:
             read_nothing_ahead(self._fd)
         at, end = position, position + length
         with _busy.reading(self.identity, position, end):
-            while at < end and (got := read_into_cache(self._fd, at, end - at)):
+            while at < end and (got := read_into_cache(self._fd, at, end - at, ahead=not self._has_readers)):
                 at += got
         self._read_in = (position, at)
         if not self._known:

@@ -26,9 +26,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from controller.broker.settings import Address, address, address_text
 from controller.cli.values import number_from
@@ -57,6 +57,10 @@ FETCH_VERSION, PRODUCE_VERSION = 11, 8
 LIMIT_S = 60.0
 START_S = 0.1
 WARM_UP_S = 1.0
+LOOP = 500
+"""Rounds of the loop that measures how fast the machine computes: some 10 us."""
+SLOW = 2.0
+"""Times the usual duration of that loop."""
 REALTIME_PRIORITY = 10
 """Of all but the readers, which have one less: they stand for clients on other machines."""
 
@@ -72,8 +76,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " these while another process reads the device as fast as it can, past the page cache (cached, device): that"
         " is what the device itself costs, which is made of kernel threads here. --realtime keeps other processes of"
         " the machine out of the figures: all run with real-time priority, the readers with a lower one than the two"
-        " clients, and the broker has a CPU of its own, as if the clients were elsewhere. Needs Linux, root,"
-        " losetup, mkfs.ext4 and the blkio controller of cgroups v1."
+        " clients, and the broker has a CPU of its own, as if the clients were elsewhere. Requests beside which the"
+        " machine took twice its usual time to compute are left out, and those that waited for these: a virtual"
+        " machine has such times (left out, in percent). Needs Linux, root, losetup, mkfs.ext4 and the blkio"
+        " controller of cgroups v1."
     )
     parser.add_argument("--readers", type=integers(0), default=(0, 1, 8, 32), metavar="N,...", help="(0,1,8,32)")
     add_count(parser, "--rate", 200, "requests per second of each of the two clients")
@@ -259,6 +265,7 @@ def _measured(
             child.wait()
     spent_s = cpu_s(pid) - before_s
     row: dict[str, Any] = {"readers": readers, "kind": kind, "cpu_s": round(spent_s, 2)}
+    row["left_out_percent"] = round(100 * statistics.mean(answers[-1].pop("left_out")), 1)
     for what, latencies in answers[-1].items():
         row[what] = {f"p{percent:g}": percentile(latencies, percent) for percent in (50, 99)}
         row[what]["max"] = round(max(latencies), 2)
@@ -287,7 +294,7 @@ def _medians(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         median: dict[str, Any] = {"readers": readers, "kind": kind}
         for what in ("produce", "fetch"):
             median[what] = {name: percentile([row[what][name] for row in those], 50) for name in ("p50", "p99", "max")}
-        for name in ("mb_per_s", "device_mb_per_s", "cpu_s"):
+        for name in ("mb_per_s", "device_mb_per_s", "cpu_s", "left_out_percent"):
             median[name] = percentile([row[name] for row in those], 50)
         for what in ("produce", "fetch") if base else ():
             ratios = [row[what]["p99"] / without[what]["p99"] for row, without in zip(those, base, strict=True)]
@@ -297,7 +304,8 @@ def _medians(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    lines = [f"{'readers':>21}{'MB/s':>6}{'device':>8}{'CPU s':>7}  produce ms: p50, p99, max, ratio   fetch ms: ..."]
+    of_broker = f"{'readers':>21}{'MB/s':>6}{'device':>8}{'CPU s':>7}{'left out':>9}"
+    lines = [f"{of_broker}  produce ms: p50, p99, max, ratio   fetch ms: ..."]
     for row in found["rows"]:
         sides = "   ".join(
             f"{row[what]['p50']:>8.2f}{row[what]['p99']:>8.2f}{row[what]['max']:>8.1f}{row[what].get('ratio', 0):>7.2f}"
@@ -305,7 +313,8 @@ def table(found: Mapping[str, Any]) -> str:
         )
         words = {COLD: "", CACHED: " (cached)", DEVICE: " (cached, device)"}
         name = f"{row['readers']}{words[row['kind']]}"
-        lines.append(f"{name:>21}{row['mb_per_s']:>6.1f}{row['device_mb_per_s']:>8.1f}{row['cpu_s']:>7.2f}  {sides}")
+        of_broker = f"{row['mb_per_s']:>6.1f}{row['device_mb_per_s']:>8.1f}{row['cpu_s']:>7.2f}"
+        lines.append(f"{name:>21}{of_broker}{row['left_out_percent']:>9.1f}  {sides}")
     return "\n".join([*lines, found["circumstances"]])
 
 
@@ -382,13 +391,15 @@ def probe(given: Mapping[str, Any]) -> dict[str, list[float]]:
         if not len(fetcher.fetch(HOT, max(end - HOT_BEHIND, 0), FETCH_BYTES)):
             raise RuntimeError("a hot fetch found nothing")
 
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[float]] = {"left_out": []}
     after_s = list(accumulate(random.uniform(0.75, 1.25) / rate for _ in range(int(rate * given["seconds"]))))
     began_s = time.perf_counter() + START_S
 
     def measure(kind: str, step: Callable[[], None], first_s: float) -> None:
-        latencies = _latencies(step, [first_s + one for one in after_s])
-        found[kind] = latencies[int(rate * min(WARM_UP_S, given["seconds"] / 4)) :]
+        requests = _requests(step, [first_s + one for one in after_s])
+        warm = requests[int(rate * min(WARM_UP_S, given["seconds"] / 4)) :]
+        found[kind] = at_usual_speed(warm)
+        found["left_out"].append(1.0 - len(found[kind]) / (len(warm) - 1))
 
     kinds = (("produce", produce, began_s), ("fetch", fetch, began_s + 0.5 / rate))
     threads = [threading.Thread(target=measure, args=one) for one in kinds]
@@ -399,14 +410,38 @@ def probe(given: Mapping[str, Any]) -> dict[str, list[float]]:
     return found
 
 
-def _latencies(step: Callable[[], None], due_s: Sequence[float]) -> list[float]:
-    """In ms, each from when its request was due."""
+class HotRequest(NamedTuple):
+    ms: float
+    """From when it was due to its answer."""
+    loop_ns: int
+    """CPU time of a loop after it that is always the same."""
+    waited: bool
+    """The one before was not answered yet when it was due."""
+
+
+def at_usual_speed(requests: Sequence[HotRequest]) -> list[float]:
+    """Latencies in ms, but for the first request and those that are left out: where the loop before or after took
+    SLOW times its median, and those that waited for such a request."""
+    usual_ns = statistics.median(one.loop_ns for one in requests)
+    found, slow = [], False
+    for before, one in pairwise(requests):
+        slow = max(before.loop_ns, one.loop_ns) >= SLOW * usual_ns or (slow and one.waited)
+        if not slow:
+            found.append(one.ms)
+    return found
+
+
+def _requests(step: Callable[[], None], due_s: Sequence[float]) -> list[HotRequest]:
     found = []
     for one_s in due_s:
         if (wait_s := one_s - time.perf_counter()) > 0:
             time.sleep(wait_s)
         step()
-        found.append((time.perf_counter() - one_s) * 1_000.0)
+        ms = (time.perf_counter() - one_s) * 1_000.0
+        began_ns = time.thread_time_ns()  # of this thread: the time of others does not count
+        for _ in range(LOOP):
+            pass
+        found.append(HotRequest(ms, time.thread_time_ns() - began_ns, wait_s <= 0))
     return found
 
 

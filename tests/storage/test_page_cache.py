@@ -49,6 +49,26 @@ def test_what_is_not_in_the_page_cache_is_named_and_read_in(disk: FileDisk, file
     file.require_cached(0, MEGABYTE)
 
 
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("splices", [True, False])
+def test_all_that_is_asked_for_is_read_in(
+    file: CachedFile, monkeypatch: pytest.MonkeyPatch, ahead: bool, splices: bool
+) -> None:
+    if not splices:
+
+        def sendfile(*_: object) -> int:
+            raise OSError(errno.EINVAL, "this file system cannot splice")
+
+        monkeypatch.setattr(os, "sendfile", sendfile)
+    end = MEGABYTE - 1000
+    position = 1000
+    while position < end and (got := system.read_into_cache(file.fileno(), position, end - position, ahead=ahead)):
+        position += got
+    assert position == end
+    assert system.is_cached(file.fileno(), 1000, end - 1000, busy=True)
+    assert system.read_into_cache(file.fileno(), MEGABYTE, 1, ahead=ahead) == 0
+
+
 def test_a_hole_within_a_range_is_found(file: CachedFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_files, "CHECKED_S", 0.0)
     file.read_at(0, MEGABYTE)
@@ -121,7 +141,7 @@ def test_a_window_is_busy_for_as_long_as_a_device_takes(file: CachedFile, monkey
         seen.append(busy)
         return True
 
-    def read_in(fd: int, position: int, length: int) -> int:
+    def read_in(fd: int, position: int, length: int, *, ahead: bool) -> int:
         file.require_cached(100, 100)
         return length
 
