@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from typing import Any, Final
 
 if sys.platform == "win32":
@@ -219,24 +218,20 @@ def read_cached(fd: int, length: int, position: int, *, busy: Callable[[int, int
     return bytes(data[:got]) if position + got >= os.fstat(fd).st_size else None
 
 
-def read_into_cache(fd: int, position: int, length: int, *, ahead: bool = True) -> int:
+def read_into_cache(fd: int, position: int, length: int, *, ahead: bool) -> int:
     """Read a part of these bytes so that they are in the page cache. Return how many; 0 at the file's end. Without
     `ahead` (see `read_nothing_ahead`) they are asked for at once: splice asks for a few pages at a time."""
     if not hasattr(os, "preadv"):
         return len(read_at(fd, min(length, READ_IN_BYTES), position))
     length = min(length, READ_IN_BYTES)
     if sys.platform == "linux":
-        with suppress(OSError):  # a file system that cannot splice, or the error that preadv raises, too
-            if not ahead:
-                os.posix_fadvise(fd, position, length, os.POSIX_FADV_WILLNEED)
-            return os.sendfile(_nowhere(), fd, position, length)  # unlike preadv, this copies nothing
+        if not ahead:
+            os.posix_fadvise(fd, position, length, os.POSIX_FADV_WILLNEED)
+        # Unlike preadv, sendfile copies nothing. A file system that cannot splice, and a shortage, are left to preadv.
+        with suppress(OSError), open(os.devnull, "wb", buffering=0) as nowhere:
+            return os.sendfile(nowhere.fileno(), fd, position, length)
     with memoryview(_unread) as unread, unread[:length] as part:
         return os.preadv(fd, [part], position)
-
-
-@cache
-def _nowhere() -> int:
-    return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def read_nothing_ahead(fd: int) -> None:

@@ -101,7 +101,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    _require()
+    _require(arguments.rate * arguments.seconds)
     before = os.getloadavg()[0]
     if arguments.realtime and sys.platform == "linux":
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(REALTIME_PRIORITY))  # children inherit it
@@ -133,7 +133,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _require() -> None:
+def _require(requests: float) -> None:
+    if requests < 100:
+        raise CouldNotRun(f"cold-reads needs 100 requests in a run for p99, got {requests:g}: --rate times --seconds")
     if sys.platform != "linux" or os.geteuid() != 0:
         raise CouldNotRun("cold-reads needs Linux and root: it mounts a loop device and limits its bandwidth")
     missing = [name for name in ("losetup", "mkfs.ext4", "mount", "umount") if shutil.which(name) is None]
@@ -267,6 +269,8 @@ def _measured(
     row: dict[str, Any] = {"readers": readers, "kind": kind, "cpu_s": round(spent_s, 2)}
     row["left_out_percent"] = round(100 * statistics.mean(answers[-1].pop("left_out")), 1)
     for what, latencies in answers[-1].items():
+        if not latencies:
+            raise CouldNotRun(f"no {what} request is left: the machine was slow beside each of them")
         row[what] = {f"p{percent:g}": percentile(latencies, percent) for percent in (50, 99)}
         row[what]["max"] = round(max(latencies), 2)
     row["mb_per_s"] = round(answers[0]["bytes"] / 1e6 / arguments.seconds, 1) if readers else 0.0

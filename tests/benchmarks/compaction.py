@@ -154,7 +154,7 @@ class Probe:
         self._process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=common.ROOT)
 
     def result(self) -> list[float]:
-        """The latencies of its requests, in ms."""
+        """The latencies of its requests, in ms, but for those that `at_usual_speed` of `cold_reads` leaves out."""
         output, _ = self._process.communicate(timeout=LIMIT_S)
         if self._process.returncode:
             raise common.CouldNotRun(f"the producer ended with {self._process.returncode}")
