@@ -47,6 +47,14 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def give_way() -> None:
+    """From here on this thread has one priority less than others of its process, which would wait for it otherwise
+    where they share a CPU, if it has real-time priority. Nothing changes with usual scheduling."""
+    if sys.platform == "linux" and (priority := os.sched_getparam(0).sched_priority) > 1:
+        with suppress(PermissionError):
+            os.sched_setscheduler(0, os.sched_getscheduler(0), os.sched_param(priority - 1))
+
+
 def try_lock(fd: int) -> bool:
     """Lock an open file exclusively, until it is closed. Return False if it is locked through another descriptor."""
     try:

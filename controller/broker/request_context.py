@@ -67,6 +67,8 @@ class Job(msgspec.Struct, frozen=True):
     size_bytes: int = 0
     limit_ms: float | None = None
     what: str = ""
+    is_last: bool = False
+    """The steps end with it, on any thread: no other waits for them, and the loop is not woken up."""
 
 
 class Gate:

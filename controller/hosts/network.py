@@ -504,7 +504,11 @@ class LoopScheduler:
 
     def _submit(self, working: RunningSteps, job: Job) -> None:
         def resume(outcome: JobOutcome) -> None:
-            self._network.call(lambda: self._resume(working, outcome))
+            if job.is_last:
+                working.outcome = outcome
+                self._step(working)
+            else:
+                self._network.call(lambda: self._resume(working, outcome))
 
         if self._closed:
             working.steps.close()

@@ -3,7 +3,7 @@
 The log is on a file system of its own, on a loop device whose bandwidth for the broker is limited (blkio of cgroups
 v1). The records that are read there are evicted from the page cache first. Linux only, as root.
 
-    python -m tests.benchmarks.cold_reads probe|readers|device '{...}'
+    python -m tests.benchmarks.cold_reads probe|readers|device|slow_times '{...}'
 
 are its child processes.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import mmap
 import os
 import random
@@ -25,10 +26,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from itertools import accumulate, pairwise
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import accumulate, cycle
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from controller.broker.settings import Address, address, address_text
 from controller.cli.values import number_from
@@ -42,8 +44,11 @@ from controller.protocol.produce import ACKS_LEADER, ProducePartition, ProduceRe
 from controller.storage.batches import Record, encode_batch, headers_of, whole_bytes
 from controller.storage.segment import RECENT_MS
 from tests.benchmarks.broker import cpu_s, percentile
+from tests.benchmarks.clusters import Child
 from tests.benchmarks.common import CouldNotRun, add_count, add_output, circumstances, integers, show
 
+Span: TypeAlias = tuple[float, float]
+MODULE = "tests.benchmarks.cold_reads"
 BLKIO = Path("/sys/fs/cgroup/blkio")
 HOT, COLD = "hot", "cold"
 CACHED, DEVICE = "cached", "device"
@@ -57,9 +62,12 @@ FETCH_VERSION, PRODUCE_VERSION = 11, 8
 LIMIT_S = 60.0
 START_S = 0.1
 WARM_UP_S = 1.0
+SAMPLE_S = 0.001
+"""Between two samples at how fast a CPU computes."""
+LATE_S = 0.0005
 LOOP = 500
-"""Rounds of the loop that measures how fast the machine computes: some 10 us."""
-SLOW = 2.0
+"""Rounds of the loop that measures it: some 10 us."""
+SLOW = 3.0
 """Times the usual duration of that loop."""
 REALTIME_PRIORITY = 10
 """Of all but the readers, which have one less: they stand for clients on other machines."""
@@ -76,10 +84,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " these while another process reads the device as fast as it can, past the page cache (cached, device): that"
         " is what the device itself costs, which is made of kernel threads here. --realtime keeps other processes of"
         " the machine out of the figures: all run with real-time priority, the readers with a lower one than the two"
-        " clients, and the broker has a CPU of its own, as if the clients were elsewhere. Requests beside which the"
-        " machine took twice its usual time to compute are left out, and those that waited for these: a virtual"
-        " machine has such times (left out, in percent). Needs Linux, root, losetup, mkfs.ext4 and the blkio"
-        " controller of cgroups v1."
+        " clients, and the broker has a CPU of its own, as if the clients were elsewhere. Requests are left out (in"
+        " percent) that meet a time at which the machine takes three times its usual time to compute or, with"
+        " --realtime, begins late what is first, and those that waited for these: a virtual machine has such times."
+        " Needs Linux, root, losetup, mkfs.ext4 and the blkio controller of cgroups v1."
     )
     parser.add_argument("--readers", type=integers(0), default=(0, 1, 8, 32), metavar="N,...", help="(0,1,8,32)")
     add_count(parser, "--rate", 200, "requests per second of each of the two clients")
@@ -209,14 +217,10 @@ def batch_of(values: Sequence[bytes]) -> bytes:
     return encode_batch([Record(number, now_ms, None, value) for number, value in enumerate(values)])
 
 
-def _evict(logs: Sequence[Path]) -> None:
-    for path in logs:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
+def _evict(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _drain(group: Path, log: Path) -> None:
@@ -246,48 +250,31 @@ def _measured(
     would."""
     cached = kind != COLD
     _drain(group, logs[0])
-    for path in logs if cached else ():
-        path.read_bytes()
-    if not cached:
-        _evict(logs)
+    for path in logs:
+        path.read_bytes() if cached else _evict(path)
     given = {"at": address_text(at), "seconds": arguments.seconds, "rate": arguments.rate, "readers": readers}
     given["records"] = arguments.cold_megabytes * 1024 * 1024 // COLD_RECORD_BYTES // BATCH_RECORDS * BATCH_RECORDS
     given["bytes_per_s"] = arguments.megabytes_per_second * 1024 * 1024 if cached else None
-    children = [_child("readers", given)] if readers else []
-    before_s = cpu_s(pid)
-    if kind == DEVICE:
-        children.append(_child("device", given | {"paths": [str(path) for path in logs]}))
-        (group / "cgroup.procs").write_text(str(children[-1].pid))
-    children.append(_child("probe", given))
-    try:
-        answers = [json.loads(_output(child, arguments.seconds)) for child in children]
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
-    spent_s = cpu_s(pid) - before_s
-    row: dict[str, Any] = {"readers": readers, "kind": kind, "cpu_s": round(spent_s, 2)}
-    row["left_out_percent"] = round(100 * statistics.mean(answers[-1].pop("left_out")), 1)
-    for what, latencies in answers[-1].items():
+    with ExitStack() as stack:
+
+        def child(what: str, **more: Any) -> Child:
+            return stack.enter_context(closing(Child(MODULE, what, json.dumps(given | more))))
+
+        others = [child("readers")] if readers else []
+        before_s = cpu_s(pid)
+        if kind == DEVICE:
+            others.append(child("device", paths=[str(path) for path in logs], group=str(group)))
+        found, *rates = [one.ask() for one in (child("probe"), *others)]
+    row: dict[str, Any] = {"readers": readers, "kind": kind, "cpu_s": round(cpu_s(pid) - before_s, 2)}
+    row["left_out_percent"] = round(100 * statistics.mean(found.pop("left_out")), 1)
+    for what, latencies in found.items():
         if not latencies:
             raise CouldNotRun(f"no {what} request is left: the machine was slow beside each of them")
         row[what] = {f"p{percent:g}": percentile(latencies, percent) for percent in (50, 99)}
         row[what]["max"] = round(max(latencies), 2)
-    row["mb_per_s"] = round(answers[0]["bytes"] / 1e6 / arguments.seconds, 1) if readers else 0.0
-    row["device_mb_per_s"] = round(answers[1]["bytes"] / 1e6 / arguments.seconds, 1) if kind == DEVICE else 0.0
+    row["mb_per_s"] = round(rates[0] / 1e6, 1) if readers else 0.0
+    row["device_mb_per_s"] = round(rates[1] / 1e6, 1) if kind == DEVICE else 0.0
     return row
-
-
-def _child(kind: str, given: Mapping[str, Any]) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "tests.benchmarks.cold_reads", kind, json.dumps(given)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
-
-
-def _output(child: subprocess.Popen[str], seconds: float) -> str:
-    output, _ = child.communicate(timeout=seconds + LIMIT_S)
-    if child.returncode:
-        raise CouldNotRun(f"{child.args!r} ended with {child.returncode}")
-    return output
 
 
 def _medians(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -395,83 +382,118 @@ def probe(given: Mapping[str, Any]) -> dict[str, list[float]]:
         if not len(fetcher.fetch(HOT, max(end - HOT_BEHIND, 0), FETCH_BYTES)):
             raise RuntimeError("a hot fetch found nothing")
 
-    found: dict[str, list[float]] = {"left_out": []}
+    warm = int(rate * min(WARM_UP_S, given["seconds"] / 4))
     after_s = list(accumulate(random.uniform(0.75, 1.25) / rate for _ in range(int(rate * given["seconds"]))))
-    began_s = time.perf_counter() + START_S
+    measured: dict[str, list[Span]] = {}
+    with closing(Child(MODULE, "slow_times", "{}")) as watching:
+        began_s = time.perf_counter() + START_S
 
-    def measure(kind: str, step: Callable[[], None], first_s: float) -> None:
-        requests = _requests(step, [first_s + one for one in after_s])
-        warm = requests[int(rate * min(WARM_UP_S, given["seconds"] / 4)) :]
-        found[kind] = at_usual_speed(warm)
-        found["left_out"].append(1.0 - len(found[kind]) / (len(warm) - 1))
+        def measure(kind: str, step: Callable[[], None], first_s: float) -> None:
+            measured[kind] = _requests(step, [first_s + one for one in after_s])[warm:]
 
-    kinds = (("produce", produce, began_s), ("fetch", fetch, began_s + 0.5 / rate))
-    threads = [threading.Thread(target=measure, args=one) for one in kinds]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        kinds = (("produce", produce, began_s), ("fetch", fetch, began_s + 0.5 / rate))
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(measure, *zip(*kinds, strict=True)))
+        slow = watching.ask()
+    found = {kind: at_usual_speed(requests, slow) for kind, requests in measured.items()}
+    return found | {"left_out": [1.0 - len(found[kind]) / len(requests) for kind, requests in measured.items()]}
+
+
+def at_usual_speed(requests: Sequence[Span], slow: Sequence[Span]) -> list[float]:
+    """Latencies in ms of requests (when due, when answered), but for those that are left out: they meet a time (from,
+    to) at which the machine was slow, or waited for such a request."""
+    found, is_out, before_s = [], False, 0.0
+    for due_s, answered_s in requests:
+        meets = any(from_s <= answered_s and due_s <= to_s for from_s, to_s in slow)
+        is_out = meets or (is_out and due_s < before_s)
+        before_s = answered_s
+        if not is_out:
+            found.append((answered_s - due_s) * 1_000.0)
     return found
 
 
-class HotRequest(NamedTuple):
-    ms: float
-    """From when it was due to its answer."""
-    loop_ns: int
-    """CPU time of a loop after it that is always the same."""
-    waited: bool
-    """The one before was not answered yet when it was due."""
-
-
-def at_usual_speed(requests: Sequence[HotRequest]) -> list[float]:
-    """Latencies in ms, but for the first request and those that are left out: where the loop before or after took
-    SLOW times its median, and those that waited for such a request."""
-    usual_ns = statistics.median(one.loop_ns for one in requests)
-    found, slow = [], False
-    for before, one in pairwise(requests):
-        slow = max(before.loop_ns, one.loop_ns) >= SLOW * usual_ns or (slow and one.waited)
-        if not slow:
-            found.append(one.ms)
-    return found
-
-
-def _requests(step: Callable[[], None], due_s: Sequence[float]) -> list[HotRequest]:
+def _requests(step: Callable[[], None], due_s: Sequence[float]) -> list[Span]:
     found = []
     for one_s in due_s:
         if (wait_s := one_s - time.perf_counter()) > 0:
             time.sleep(wait_s)
         step()
-        ms = (time.perf_counter() - one_s) * 1_000.0
-        began_ns = time.thread_time_ns()  # of this thread: the time of others does not count
-        for _ in range(LOOP):
-            pass
-        found.append(HotRequest(ms, time.thread_time_ns() - began_ns, wait_s <= 0))
+        found.append((one_s, time.perf_counter()))
     return found
 
 
-def readers(given: Mapping[str, Any]) -> dict[str, int]:
-    """Fetch without a pause, each reader from a place of its own."""
+class SpeedSample(NamedTuple):
+    """How much later than due it was taken, and the CPU time of a loop that is always the same."""
+
+    began_s: float
+    late_s: float
+    loop_ns: int
+
+
+def slow_times(_given: Mapping[str, Any]) -> list[Span]:
+    """See `slow_among`, on each CPU, until the input has something. With real-time priority it is above all that is
+    measured, so that only the machine's host makes it late."""
+    is_first = os.sched_getscheduler(0) == os.SCHED_RR
+    found: list[Span] = []
+    ended = threading.Event()
+
+    def watch(cpu: int) -> None:
+        with suppress(OSError):  # not one of ours
+            _run_on({cpu})
+            if is_first:
+                os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(REALTIME_PRIORITY + 1))
+            samples = []
+            while not ended.is_set():
+                began_s = time.perf_counter()
+                time.sleep(SAMPLE_S)
+                late_s = time.perf_counter() - began_s - SAMPLE_S if is_first else 0.0
+                began_ns = time.thread_time_ns()  # of this thread: the time of others does not count
+                for _ in range(LOOP):
+                    pass
+                samples.append(SpeedSample(began_s, late_s, time.thread_time_ns() - began_ns))
+            found.extend(slow_among(samples))
+
+    threads = [threading.Thread(target=watch, args=(cpu,)) for cpu in range(os.cpu_count() or 1)]
+    for thread in threads:
+        thread.start()
+    sys.stdin.readline()
+    ended.set()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def slow_among(samples: Sequence[SpeedSample]) -> list[Span]:
+    """When the machine was slow, from and to: a sample was late, or its loop took SLOW times the median. Until the next
+    but one, since what was held up is made good then."""
+    usual_ns = statistics.median(one.loop_ns for one in samples)
+    slow = [at for at, one in enumerate(samples) if one.late_s >= LATE_S or one.loop_ns >= SLOW * usual_ns]
+    return [(samples[at].began_s, samples[at + 2].began_s if at + 2 < len(samples) else math.inf) for at in slow]
+
+
+def readers(given: Mapping[str, Any]) -> float:
+    """Fetch without a pause, each reader from a place of its own, until the input has something. Bytes per second."""
     if os.sched_getscheduler(0) == os.SCHED_RR:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(REALTIME_PRIORITY - 1))
     at, count, records = address(given["at"]), given["readers"], given["records"]
-    until_s = time.perf_counter() + given["seconds"] + WARM_UP_S
-    began_s = time.perf_counter()
-    limit = given["bytes_per_s"]
+    began_s, limit = time.perf_counter(), given["bytes_per_s"]
     clients = [BenchClient(at) for _ in range(count)]
     by_socket = {client.socket.fileno(): number for number, client in enumerate(clients)}
     offsets = [number * records // count for number in range(count)]
     asking = list(range(count))
     read_bytes = 0
-    while (now_s := time.perf_counter()) < until_s:
-        wait_s = until_s - now_s
+    while True:
+        wait_s, lasted_s = None, time.perf_counter() - began_s
         while asking:
-            if limit is not None and (ahead_s := read_bytes / limit - (now_s - began_s)) > 0:
-                wait_s = min(wait_s, ahead_s)
+            if limit is not None and (ahead_s := read_bytes / limit - lasted_s) > 0:
+                wait_s = ahead_s
                 break
             read_bytes += FETCH_BYTES if limit is not None else 0  # counted when asked for, to keep the pace
             clients[asking[0]].send_fetch(COLD, offsets[asking[0]], FETCH_BYTES)
             del asking[0]
-        for fd in select.select(list(by_socket), [], [], wait_s)[0]:
+        for fd in select.select([0, *by_socket], [], [], wait_s)[0]:
+            if fd == 0:
+                return read_bytes / lasted_s
             number = by_socket[fd]
             frame = clients[number].received()
             if frame is None:
@@ -481,30 +503,29 @@ def readers(given: Mapping[str, Any]) -> dict[str, int]:
             headers = headers_of(data[: whole_bytes(data)])
             offsets[number] = headers[-1].next_offset if headers else 0
             asking.append(number)
-    return {"bytes": read_bytes}
 
 
-def device(given: Mapping[str, Any]) -> dict[str, int]:
-    """Read the files past the page cache, one request after the other, each as large as a broker's."""
-    until_s = time.perf_counter() + given["seconds"] + WARM_UP_S
-    read_bytes = 0
+def device(given: Mapping[str, Any]) -> float:
+    """Read the files past the page cache, one request after the other, each as large as a broker's, until the input
+    has something. Bytes per second."""
+    (Path(given["group"]) / "cgroup.procs").write_text(str(os.getpid()))
+    began_s, read_bytes = time.perf_counter(), 0
     with mmap.mmap(-1, FETCH_BYTES) as buffer:
-        while time.perf_counter() < until_s:
-            for path in given["paths"]:
-                fd, at = os.open(path, os.O_RDONLY | os.O_DIRECT), 0
-                try:
-                    while time.perf_counter() < until_s and (got := os.preadv(fd, [buffer], at)) == FETCH_BYTES:
-                        at += got
-                finally:
-                    os.close(fd)
-                read_bytes += at
-    return {"bytes": read_bytes}
+        for path in cycle(given["paths"]):
+            fd, at = os.open(path, os.O_RDONLY | os.O_DIRECT), 0
+            while (got := os.preadv(fd, [buffer], at)) == FETCH_BYTES:
+                at, read_bytes = at + got, read_bytes + got
+                if select.select([0], [], [], 0.0)[0]:
+                    return read_bytes / (time.perf_counter() - began_s)
+            os.close(fd)
+    raise CouldNotRun("there is nothing to read")
 
 
 def main(words: list[str]) -> None:
     kind, text = words
-    work: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {"probe": probe, "readers": readers, "device": device}
-    print(json.dumps(work[kind](json.loads(text))))
+    work: Sequence[Callable[[Mapping[str, Any]], Any]] = (probe, readers, device, slow_times)
+    print("null", flush=True)  # begun
+    print(json.dumps({one.__name__: one for one in work}[kind](json.loads(text))), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,9 @@ import argparse
 import json
 import os
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +33,9 @@ from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
 from controller.storage.batches import Record, encode_batch
 from controller.storage.checkpoints import decode_offsets
-from tests.benchmarks import common
+from tests.benchmarks import cold_reads, common
 from tests.benchmarks.broker import cpu_s, percentile
+from tests.benchmarks.clusters import Child
 from tests.benchmarks.cold_reads import HOT, HOT_BEHIND, BenchClient
 from tests.benchmarks.groups import KAFKAS, OURS, made
 
@@ -121,10 +120,9 @@ def one_round(cluster: LocalCluster, at: Address, topic: str, arguments: argpars
     segments = sorted((directory / f"{topic}-0").glob("*.log"))
     dirty_bytes = sum(path.stat().st_size for path in segments[:-1])
     end = int(segments[-1].stem)
-    alone = Probe(at, arguments).result()
+    alone = latencies_of(probing(at, arguments))
     pid = cluster.brokers[1].pid
-    probe = Probe(at, arguments)
-    time.sleep(1.0)  # its process has begun
+    probe = probing(at, arguments)
     before_s, began_s = cpu_s(pid), time.perf_counter()
     alter(at, topic, "min.compaction.lag.ms", "0")
     while cleaned_to(directory, topic) < end:
@@ -134,7 +132,7 @@ def one_round(cluster: LocalCluster, at: Address, topic: str, arguments: argpars
             )
         time.sleep(0.02)
     took_s = time.perf_counter() - began_s
-    beside = probe.result()
+    beside = latencies_of(probe)
     return {
         "mb": dirty_bytes / 1e6,
         "seconds": took_s,
@@ -145,21 +143,16 @@ def one_round(cluster: LocalCluster, at: Address, topic: str, arguments: argpars
     }
 
 
-class Probe:
-    """The process of a steady producer, which has begun."""
+def probing(at: Address, arguments: argparse.Namespace) -> Child:
+    """A steady producer, which has begun."""
+    given = {"at": address_text(at), "seconds": arguments.seconds, "rate": arguments.rate}
+    return Child(cold_reads.MODULE, "probe", json.dumps(given))
 
-    def __init__(self, at: Address, arguments: argparse.Namespace) -> None:
-        given = {"at": address_text(at), "seconds": arguments.seconds, "rate": arguments.rate}
-        words = [sys.executable, "-m", "tests.benchmarks.cold_reads", "probe", json.dumps(given)]
-        self._process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=common.ROOT)
 
-    def result(self) -> list[float]:
-        """The latencies of its requests, in ms, but for those that `at_usual_speed` of `cold_reads` leaves out."""
-        output, _ = self._process.communicate(timeout=LIMIT_S)
-        if self._process.returncode:
-            raise common.CouldNotRun(f"the producer ended with {self._process.returncode}")
-        found: list[float] = json.loads(output)["produce"]
-        return found
+def latencies_of(child: Child) -> Any:
+    """In ms, but for those that `at_usual_speed` of `cold_reads` leaves out."""
+    with closing(child):
+        return child.ask()["produce"]
 
 
 def create(at: Address, topic: str, config: Mapping[str, str]) -> None:

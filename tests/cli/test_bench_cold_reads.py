@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from tests.benchmarks.cold_reads import HotRequest, at_usual_speed
+import math
+
+import pytest
+
+from tests.benchmarks.cold_reads import SpeedSample, at_usual_speed, slow_among
 
 
-def request(ms: float, *, loop_us: float = 10.0, waited: bool = False) -> HotRequest:
-    return HotRequest(ms, round(loop_us * 1_000), waited)
+def test_all_requests_of_an_even_machine_count() -> None:
+    assert at_usual_speed([(1.0, 1.5), (2.0, 4.0), (3.0, 4.25)], []) == [500.0, 2_000.0, 1_250.0]
 
 
-def test_all_requests_of_an_even_machine_count_but_for_the_first() -> None:
-    requests = [request(float(ms), loop_us=10.0 + ms, waited=ms % 2 == 0) for ms in range(9)]
-    assert at_usual_speed(requests) == [float(ms) for ms in range(1, 9)]
+@pytest.mark.parametrize("slow", [(1.5, 2.5), (2.5, 3.5), (1.0, 9.0), (2.25, 2.5), (2.75, 4.0)])
+def test_a_request_that_meets_a_slow_time_is_left_out(slow: tuple[float, float]) -> None:
+    assert at_usual_speed([(0.0, 0.5), (2.0, 3.0), (10.0, 10.5)], [slow, (20.0, math.inf)]) == [500.0, 500.0]
 
 
-def test_requests_beside_a_slow_loop_are_left_out_with_those_that_waited_for_them() -> None:
-    usual = [request(1.0)] * 10
-    slow = [request(30.0, loop_us=150.0), request(25.0, waited=True), request(20.0, waited=True)]
-    assert at_usual_speed([*usual, *slow, *usual]) == [1.0] * 19
+def test_so_is_one_that_waited_for_it_and_one_within_a_longer_slow_time_that_began_earlier() -> None:
+    asked = [(2.0, 5.0), (4.0, 7.0), (6.0, 8.0), (8.5, 9.0), (12.0, 12.5), (20.0, 20.5)]
+    assert at_usual_speed(asked, [(11.0, 11.5), (1.0, 3.0), (10.0, 15.0)]) == [500.0, 500.0]
 
 
-def test_requests_that_waited_for_a_slow_answer_count() -> None:
-    requests = [request(1.0), request(1.0), request(30.0), request(25.0, waited=True), request(1.0)]
-    assert at_usual_speed(requests) == [1.0, 30.0, 25.0, 1.0]
+def test_a_request_that_waited_for_a_slow_answer_counts() -> None:
+    assert at_usual_speed([(2.0, 5.0), (4.0, 5.5)], [(6.0, 7.0)]) == [3_000.0, 1_500.0]
+
+
+def test_the_machine_is_slow_where_a_sample_is_late_or_its_loop_takes_long() -> None:
+    samples = [SpeedSample(float(at), 0.0001 * (at % 3), 10_000 + at) for at in range(20)]
+    assert slow_among(samples) == []
+    samples[3] = SpeedSample(3.0, 0.002, 10_000)
+    samples[9] = SpeedSample(9.0, 0.0, 31_000)
+    samples[19] = SpeedSample(19.0, 0.0, 31_000)
+    assert slow_among(samples) == [(3.0, 5.0), (9.0, 11.0), (19.0, math.inf)]

@@ -18,6 +18,7 @@ from controller.broker.security.principal import Requester
 from controller.hosts.network import PIECE_BYTES, LoopScheduler, NetworkThread
 from controller.hosts.server import ACCEPTED_AT_ONCE, LARGE_BYTES, ServerLimits
 from controller.protocol.framing import framed
+from controller.storage.disk import Device
 from tests.hosts.harness import running_network
 from tests.hosts.test_server import DEADLINE_S, Serving, read, serving_with
 from tests.processes import eventually
@@ -153,6 +154,22 @@ def test_a_job_runs_on_another_thread_and_its_outcome_comes_back(network: Networ
     job_thread, failed, loop_thread = seen
     assert failed == "failed"
     assert job_thread != loop_thread
+
+
+def test_steps_end_on_the_thread_of_a_job_that_is_the_last(network: NetworkThread) -> None:
+    ended_on: list[str] = []
+    ended = threading.Event()
+
+    def steps() -> Steps:
+        try:
+            yield Job(lambda: None, Device("8:9"), is_last=True)
+        finally:
+            ended_on.append(threading.current_thread().name)
+            ended.set()
+
+    LoopScheduler(network, lambda error: pytest.fail(str(error))).drive(steps())
+    assert ended.wait(DEADLINE_S)
+    assert ended_on == ["disk-8:9"]
 
 
 def test_what_steps_let_out_is_told_and_costs_no_others(network: NetworkThread) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -102,6 +103,47 @@ def test_a_device_that_is_written_to_is_asked_and_overdue_until_it_answers(
     assert those.close(WAIT_S) == []
     disk.ask(device)
     disk.stop()
+
+
+def test_a_device_that_ends_other_jobs_is_not_overdue(clock: Clock, stuck: threading.Event) -> None:
+    answers, device = Answers(), Device("many")
+    those = pools(clock, threads=2)
+    those.submit(device, stuck.wait, answers.of("long"))
+    clock.now_s = 0.4
+    those.submit(device, lambda: None, answers.of("short"))
+    answers.wait(1)
+    clock.now_s = 0.8
+    those.expire()
+    assert not state_of(device).overdue, "half of the limit is over, but not since the other ended"
+    clock.now_s = 0.9
+    those.expire()
+    assert state_of(device).overdue
+    stuck.set()
+    assert those.close(WAIT_S) == []
+    assert not state_of(device).overdue
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="has no real-time priority")
+@pytest.mark.parametrize(
+    ("policy", "priority", "expected"), [("SCHED_OTHER", 0, 0), ("SCHED_RR", 1, 1), ("SCHED_RR", 9, 8)]
+)
+def test_threads_of_a_device_give_way_to_others_with_real_time_priority(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, policy: str, priority: int, expected: int
+) -> None:
+    scheduled = {"policy": getattr(os, policy), "priority": priority}
+    monkeypatch.setattr(os, "sched_getparam", lambda _: os.sched_param(scheduled["priority"]))
+    monkeypatch.setattr(os, "sched_getscheduler", lambda _: scheduled["policy"])
+    monkeypatch.setattr(
+        os,
+        "sched_setscheduler",
+        lambda _, policy, asked: scheduled.update(policy=policy, priority=asked.sched_priority),
+    )
+    answers = Answers()
+    those = pools(clock)
+    those.submit(ONE, lambda: None, answers.of("job"))
+    answers.wait(1)
+    assert scheduled == {"policy": getattr(os, policy), "priority": expected}
+    assert those.close(WAIT_S) == []
 
 
 def test_a_job_is_answered_with_its_result_or_with_what_it_raised(clock: Clock) -> None:

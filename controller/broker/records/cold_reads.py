@@ -89,7 +89,7 @@ def _read_ahead(wanted: NotCached, ended: Callable[[], None]) -> Steps:
     try:
         with suppress(OSError, DeviceUnavailable):  # the fetch that needs it finds out
             # Of no size: it counts by `AHEAD_MAX`, and holds no memory of its own.
-            yield Job(wanted.read_in, wanted.device, what=f"ahead: {wanted}")
+            yield Job(wanted.read_in, wanted.device, what=f"ahead: {wanted}", is_last=True)
     finally:
         ended()
 
