@@ -26,8 +26,8 @@ CHECK_S = 0.5
 SILENT_LIMIT_S = 1.0
 """The limit of a job, if it has none of its own, while the device is silent: the next to come need not wait as long."""
 OVERDUE_S = 2.0
-"""From then on an operation that has no order, which is a read of 1 MiB at most, takes long, if none has ended
-meanwhile: a device that has much to read is not one that hangs. Or half of its limit."""
+"""From then on an operation that has no order, which is a read of 1 MiB at most, takes long, if no read has
+ended meanwhile: a device that has much to read is not one that hangs. Or half of its limit."""
 
 
 class _Job:
@@ -70,7 +70,9 @@ class _Pool:
         self._threads = self._idle = 0
         self._bytes = 0
         self._done = self._expired = self._refused = 0
-        self._busy_s = self._ended_s = 0.0
+        self._busy_s = 0.0
+        self._read_s = 0.0
+        """When a read of what was missing ended last. Other jobs may end although the device does not answer."""
         self._closed = False
 
     def submit(self, job: _Job) -> None:
@@ -123,9 +125,10 @@ class _Pool:
         while (job := self._next()) is not None:
             outcome = outcome_of(job.call)
             with self.changed:
-                self._ended_s = self._now_s()
-                self._busy_s += self._ended_s - (job.began_s or 0.0)
+                self._busy_s += self._now_s() - (job.began_s or 0.0)
                 self._done += 1
+                if job.size_bytes and not job.order:
+                    self._read_s = self._now_s()
                 del self._running[job]
                 self._follow(job)
                 is_first = self._take_answer(job)
@@ -188,7 +191,7 @@ class _Pool:
             began_s = [job.began_s for job in self._running if job.began_s is not None and not job.order]
             if self._closed:
                 return
-            if self.is_silent or any(now_s - max(each, self._ended_s) >= overdue_s for each in began_s):
+            if self.is_silent or any(now_s - max(each, self._read_s) >= overdue_s for each in began_s):
                 self._state.overdue.add(id(self))
             if ask is None or self._is_asked or not self._state.is_written:
                 return
@@ -440,7 +443,6 @@ class Later(Generic[Content]):
             raise error
 
     def _work(self) -> None:
-        system.give_way()
         while True:
             with self._changed:
                 while not self._waiting:

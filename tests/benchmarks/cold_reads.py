@@ -63,7 +63,7 @@ LIMIT_S = 60.0
 START_S = 0.1
 WARM_UP_S = 1.0
 SAMPLE_S = 0.001
-"""Between two samples at how fast a CPU computes."""
+"""Between two samples of how fast a CPU computes."""
 LATE_S = 0.0005
 LOOP = 500
 """Rounds of the loop that measures it: some 10 us."""

@@ -105,19 +105,21 @@ def test_a_device_that_is_written_to_is_asked_and_overdue_until_it_answers(
     disk.stop()
 
 
-def test_a_device_that_ends_other_jobs_is_not_overdue(clock: Clock, stuck: threading.Event) -> None:
-    answers, device = Answers(), Device("many")
+@pytest.mark.parametrize(("size_bytes", "order", "since_s"), [(4_096, "", 0.4), (0, "", 0.0), (4_096, "log", 0.0)])
+def test_a_device_that_goes_on_to_read_is_not_overdue(
+    clock: Clock, stuck: threading.Event, size_bytes: int, order: str, since_s: float
+) -> None:
+    answers, device = Answers(), Device(f"reads {size_bytes} {order}")
     those = pools(clock, threads=2)
     those.submit(device, stuck.wait, answers.of("long"))
+    eventually(lambda: those.stats()[0].running == 1, "the long job has begun")
     clock.now_s = 0.4
-    those.submit(device, lambda: None, answers.of("short"))
+    those.submit(device, lambda: None, answers.of("short"), size_bytes=size_bytes, order=order)
     answers.wait(1)
-    clock.now_s = 0.8
-    those.expire()
-    assert not state_of(device).overdue, "half of the limit is over, but not since the other ended"
-    clock.now_s = 0.9
-    those.expire()
-    assert state_of(device).overdue
+    for now_s in (0.45, 0.8, 0.9):  # overdue after half of the limit, which is 0.5 s
+        clock.now_s = now_s
+        those.expire()
+        assert bool(state_of(device).overdue) == (now_s >= since_s + 0.5)
     stuck.set()
     assert those.close(WAIT_S) == []
     assert not state_of(device).overdue
