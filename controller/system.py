@@ -12,8 +12,9 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any, Final
 
 if sys.platform == "win32":
@@ -254,30 +255,28 @@ _unread: Final = mmap.mmap(-1, READ_IN_BYTES)
 """Threads write to it at the same time: its content is never read, and it has no memory before."""
 
 
-def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
+def is_cached(fd: int, position: int, length: int, *, busy: Callable[[int, int], bool]) -> bool:
     """Return False if a read of these bytes would wait for the disk. Where neither the system nor the file system can
-    tell, True. `busy`: something else may be reading the file in.
+    tell, True.
 
-    A small range is read, without waiting. Of a large one the presence of each page is asked for (cachestat).
-    A page that is there may still be being read: if the file is busy all bytes are read to find that out, otherwise the
-    ends, where what is read ahead would be. A busy file of a file system that cannot read without waiting (FUSE) is
-    taken to be waited for.
+    A small range is read, without waiting. Of a large one the presence of each page is asked for (cachestat), and
+    whether it is still being read (mincore). On a file system that cannot read without waiting (FUSE) pages that are
+    there count, unless the range is `busy`: something else may be reading it in.
     """
     if sys.platform != "linux" or not HAS_NOWAIT:
         return True
     end = position + length
     if length > len(_SCRATCH):
         # First: a read of a missing byte, even one that must not wait, makes the system read its surroundings.
-        present = _all_present(fd, position, end)
-        if present is False:
+        if _all_present(fd, position, end) is False:
             return False
-        if present and not busy:
-            return _reads_now(fd, position, position + 1) is not False and _reads_now(fd, end - 1, end) is not False
+        if _reads_now(fd, position, position + 1) and _all_up_to_date(fd, position, length):
+            return True
     reads = _reads_now(fd, position, end)
     if reads is not None:
         return reads
     present = _all_present(fd, position, end)
-    return present is None or (present and not busy)
+    return present is None or (present and not busy(position, length))
 
 
 def _all_present(fd: int, position: int, end: int) -> bool | None:
@@ -346,7 +345,44 @@ def _made_cachestat() -> Callable[[int, int, int], int | None]:
     return cachestat if ctypes.get_errno() == errno.EBADF else unknown
 
 
-_maps: list[tuple[Any, Any, Any]] = []
+def _all_up_to_date(fd: int, position: int, length: int) -> bool:
+    """Whether the page cache has each page of a range, and none is still being read. False, too, if that is not known.
+    Not for FUSE, which writes all of a file that is unmapped. The file is to be open for writing: of another's mincore
+    says that all is there."""
+    import ctypes
+
+    calls = _mapping_calls(keeps_gil=True)  # none of them waits
+    with _mapped(calls, fd, position, length) as (at, size):
+        found = ctypes.create_string_buffer(-(-size // _PAGE_BYTES))
+        return at is not None and calls.mincore(at, size, found) == 0 and found.raw.count(1) == len(found)
+
+
+@contextmanager
+def _mapped(calls: Any, fd: int, position: int, length: int) -> Iterator[tuple[int | None, int]]:
+    """Where the pages of a range are mapped, None if they can't be, and their size in bytes."""
+    begin = position - position % _PAGE_BYTES
+    size = position + length - begin
+    at = calls.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, begin)
+    if at in (None, (1 << 8 * struct.calcsize("P")) - 1):  # MAP_FAILED
+        yield None, size
+        return
+    try:
+        yield at, size
+    finally:
+        calls.munmap(at, size)
+
+
+@cache
+def _mapping_calls(*, keeps_gil: bool) -> Any:
+    """The C library, of which mmap, munmap, mlock and mincore may be called."""
+    import ctypes  # slow to import
+
+    libc, size = (ctypes.PyDLL if keeps_gil else ctypes.CDLL)(None), ctypes.c_size_t
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, size, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
+    libc.mlock.argtypes = libc.munmap.argtypes = (ctypes.c_void_p, size)
+    libc.mincore.argtypes = (ctypes.c_void_p, size, ctypes.c_char_p)
+    return libc
 
 
 def keep_in_cache(fd: int, position: int, length: int) -> None:
@@ -357,20 +393,10 @@ def keep_in_cache(fd: int, position: int, length: int) -> None:
     """
     if sys.platform != "linux":
         return
-    if not _maps:
-        import ctypes  # slow to import
-
-        libc, size = ctypes.CDLL(None), ctypes.c_size_t  # they may wait, so they release the GIL
-        libc.mmap.restype = ctypes.c_void_p
-        libc.mmap.argtypes = (ctypes.c_void_p, size, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
-        libc.mlock.argtypes = libc.munmap.argtypes = (ctypes.c_void_p, size)
-        _maps.append((libc.mmap, libc.mlock, libc.munmap))
-    map_, lock, unmap = _maps[0]
-    begin = position - position % _PAGE_BYTES
-    at = map_(None, position + length - begin, mmap.PROT_READ, mmap.MAP_SHARED, fd, begin)
-    if at not in (None, (1 << 8 * struct.calcsize("P")) - 1):  # MAP_FAILED
-        lock(at, position + length - begin)
-        unmap(at, position + length - begin)
+    calls = _mapping_calls(keeps_gil=False)
+    with _mapped(calls, fd, position, length) as (at, size):
+        if at is not None:
+            calls.mlock(at, size)
 
 
 _NO_NOWAIT: Final = frozenset((errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL))

@@ -7,8 +7,7 @@ over the size limit, or one that the broker has no answer to, closes its own con
 connections hold together and limits it.
 
 Sockets are watched by the network's loop directly and not through asyncio's transports, whose buffers and whose
-sendfile would each have their own idea of the order. All of it lives on the network's loop; answers may come from any
-thread.
+sendfile would each have their own idea of the order. All of it lives on that loop; answers may come from any thread.
 """
 
 from __future__ import annotations
@@ -371,7 +370,10 @@ class ServerConnection:
             self._server.note("warning", f"connection closed: {error}")
             self._dispose()
             return
-        self._send()
+        if self._taking and self._outgoing.others_come_first():
+            self._watch_writable(wanted=not self._reading_in)
+        else:
+            self._send()
 
     def _send(self, *, was_read_in: bool = False) -> None:
         if self._reading_in:
@@ -396,7 +398,9 @@ class ServerConnection:
         if self._ending and not self._outgoing.left_bytes:
             self._dispose()
             return
-        wanted = self._outgoing.left_bytes > 0 and not self._reading_in
+        self._watch_writable(wanted=self._outgoing.left_bytes > 0 and not self._reading_in)
+
+    def _watch_writable(self, *, wanted: bool) -> None:
         if wanted is not self._writing:
             self._writing = wanted
             if wanted:

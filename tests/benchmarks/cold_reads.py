@@ -3,7 +3,7 @@
 The log is on a file system of its own, on a loop device whose bandwidth for the broker is limited (blkio of cgroups
 v1). The records that are read there are evicted from the page cache first. Linux only, as root.
 
-    python -m tests.benchmarks.cold_reads probe|readers|device|slow_times '{...}'
+    python -m tests.benchmarks.cold_reads probe|readers|slow_times '{...}'
 
 are its child processes.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import mmap
 import os
 import random
 import select
@@ -25,10 +24,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
-from itertools import accumulate, cycle
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -43,6 +42,7 @@ from controller.protocol.framing import FrameBuffer, framed
 from controller.protocol.produce import ACKS_LEADER, ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 from controller.storage.batches import Record, encode_batch, headers_of, whole_bytes
 from controller.storage.segment import RECENT_MS
+from controller.system import read_from_device
 from tests.benchmarks.broker import cpu_s, percentile
 from tests.benchmarks.clusters import Child
 from tests.benchmarks.common import CouldNotRun, add_count, add_output, circumstances, integers, show
@@ -51,7 +51,6 @@ Span: TypeAlias = tuple[float, float]
 MODULE = "tests.benchmarks.cold_reads"
 BLKIO = Path("/sys/fs/cgroup/blkio")
 HOT, COLD = "hot", "cold"
-CACHED, DEVICE = "cached", "device"
 HOT_BYTES = 100
 COLD_RECORD_BYTES = 16 * 1024
 BATCH_RECORDS = 32
@@ -79,25 +78,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " of 100 bytes with acks=1 to the topic hot, and another fetches its latest records, in turn, at random"
         " intervals; latency is counted from when a request was due. Beside them, N readers fetch records of the"
         " topic cold that are not in the page cache. The table has p50 and p99 by the number of readers, and the"
-        " ratio of p99 to that of the same round without readers. With --control each number of readers is measured"
-        " a second time with readers of records in the page cache, at the device's bandwidth, and a third time with"
-        " these while another process reads the device as fast as it can, past the page cache (cached, device): that"
-        " is what the device itself costs, which is made of kernel threads here. --realtime keeps other processes of"
-        " the machine out of the figures: all run with real-time priority, the readers with a lower one than the two"
-        " clients, and the broker has a CPU of its own, as if the clients were elsewhere. Requests are left out (in"
-        " percent) that meet a time at which the machine takes three times its usual time to compute or, with"
-        " --realtime, begins late what is first, and those that waited for these: a virtual machine has such times."
+        " ratio of p99 to that of the same round without readers. --realtime keeps other processes of the machine out"
+        " of the figures: all run with real-time priority, the readers with a lower one than the two clients, and the"
+        " broker has a CPU of its own, as if the clients were elsewhere. Requests are left out (in percent) that meet"
+        " a time at which the machine takes three times its usual time to compute or, with --realtime, begins late"
+        " what is first, and those that waited for these: a virtual machine has such times."
         " Needs Linux, root, losetup, mkfs.ext4 and the blkio controller of cgroups v1."
     )
     parser.add_argument("--readers", type=integers(0), default=(0, 1, 8, 32), metavar="N,...", help="(0,1,8,32)")
     add_count(parser, "--rate", 200, "requests per second of each of the two clients")
     add_count(parser, "--megabytes-per-second", 10, "bandwidth of the device, for reads and for writes")
     add_count(parser, "--cold-megabytes", 192, "size of the cold topic")
-    parser.add_argument(
-        "--control",
-        action="store_true",
-        help="measure beside readers of cached records, too, and beside these and a busy device",
-    )
     parser.add_argument(
         "--realtime",
         action="store_true",
@@ -132,10 +123,8 @@ def run(arguments: argparse.Namespace) -> int:
         pid = cluster.brokers[1].pid
         group = stack.enter_context(_throttled(device, pid, arguments.megabytes_per_second))
         logs = sorted((folder / "mounted").glob(f"{COLD}-0/*.log"))
-        kinds = [(readers, COLD) for readers in arguments.readers]
-        for kind in (CACHED, DEVICE) if arguments.control else ():
-            kinds += [(readers, kind) for readers in arguments.readers if readers]
-        rows = [_measured(at, pid, group, logs, *kind, arguments) for _ in range(arguments.runs) for kind in kinds]
+        each = list(arguments.readers) * arguments.runs
+        rows = [_measured(at, pid, group, logs, readers, arguments) for readers in each]
     found = {"benchmark": "cold-reads", "rows": _medians(rows), "circumstances": circumstances(before)}
     show(arguments, found, table(found))
     return 0
@@ -153,7 +142,7 @@ def _require(requests: float) -> None:
         raise CouldNotRun(f"cold-reads needs the blkio controller of cgroups v1: expected it at {BLKIO}")
 
 
-def _run_on(cpus: set[int]) -> None:
+def _run_on(cpus: Iterable[int]) -> None:
     """This process and those that it starts from now on."""
     if sys.platform == "linux":
         os.sched_setaffinity(0, cpus)
@@ -227,45 +216,24 @@ def _drain(group: Path, log: Path) -> None:
     """Return once the device has read what it was asked for in the run before, which comes first."""
     (group / "cgroup.procs").write_text(str(os.getpid()))
     try:
-        fd = os.open(log, os.O_RDONLY | os.O_DIRECT)
-        try:
-            with mmap.mmap(-1, mmap.PAGESIZE) as buffer:
-                os.preadv(fd, [buffer], 0)
-        finally:
-            os.close(fd)
+        read_from_device(str(log))
     finally:
         (BLKIO / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def _measured(
-    at: Address,
-    pid: int,
-    group: Path,
-    logs: Sequence[Path],
-    readers: int,
-    kind: str,
-    arguments: argparse.Namespace,
+    at: Address, pid: int, group: Path, logs: Sequence[Path], readers: int, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """Unless `kind` is COLD, the readers' records are in the page cache, and they read no faster than the device
-    would."""
-    cached = kind != COLD
     _drain(group, logs[0])
     for path in logs:
-        path.read_bytes() if cached else _evict(path)
+        _evict(path)
     given = {"at": address_text(at), "seconds": arguments.seconds, "rate": arguments.rate, "readers": readers}
     given["records"] = arguments.cold_megabytes * 1024 * 1024 // COLD_RECORD_BYTES // BATCH_RECORDS * BATCH_RECORDS
-    given["bytes_per_s"] = arguments.megabytes_per_second * 1024 * 1024 if cached else None
     with ExitStack() as stack:
-
-        def child(what: str, **more: Any) -> Child:
-            return stack.enter_context(closing(Child(MODULE, what, json.dumps(given | more))))
-
-        others = [child("readers")] if readers else []
+        others = [stack.enter_context(closing(start("readers", given)))] if readers else []
         before_s = cpu_s(pid)
-        if kind == DEVICE:
-            others.append(child("device", paths=[str(path) for path in logs], group=str(group)))
-        found, *rates = [one.ask() for one in (child("probe"), *others)]
-    row: dict[str, Any] = {"readers": readers, "kind": kind, "cpu_s": round(cpu_s(pid) - before_s, 2)}
+        found, *rates = [one.ask() for one in (stack.enter_context(closing(start("probe", given))), *others)]
+    row: dict[str, Any] = {"readers": readers, "cpu_s": round(cpu_s(pid) - before_s, 2)}
     row["left_out_percent"] = round(100 * statistics.mean(found.pop("left_out")), 1)
     for what, latencies in found.items():
         if not latencies:
@@ -273,19 +241,24 @@ def _measured(
         row[what] = {f"p{percent:g}": percentile(latencies, percent) for percent in (50, 99)}
         row[what]["max"] = round(max(latencies), 2)
     row["mb_per_s"] = round(rates[0] / 1e6, 1) if readers else 0.0
-    row["device_mb_per_s"] = round(rates[1] / 1e6, 1) if kind == DEVICE else 0.0
     return row
+
+
+def start(what: str, given: Mapping[str, Any]) -> Child:
+    """On the CPUs of the thread that calls, which it would not inherit: a thread of its own starts processes."""
+    cpus = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
+    return Child(MODULE, what, json.dumps({**given, "cpus": cpus}))
 
 
 def _medians(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     base = [row for row in rows if row["readers"] == 0]
-    for readers, kind in dict.fromkeys((row["readers"], row["kind"]) for row in rows):
-        those = [row for row in rows if (row["readers"], row["kind"]) == (readers, kind)]
-        median: dict[str, Any] = {"readers": readers, "kind": kind}
+    for readers in dict.fromkeys(row["readers"] for row in rows):
+        those = [row for row in rows if row["readers"] == readers]
+        median: dict[str, Any] = {"readers": readers}
         for what in ("produce", "fetch"):
             median[what] = {name: percentile([row[what][name] for row in those], 50) for name in ("p50", "p99", "max")}
-        for name in ("mb_per_s", "device_mb_per_s", "cpu_s", "left_out_percent"):
+        for name in ("mb_per_s", "cpu_s", "left_out_percent"):
             median[name] = percentile([row[name] for row in those], 50)
         for what in ("produce", "fetch") if base else ():
             ratios = [row[what]["p99"] / without[what]["p99"] for row, without in zip(those, base, strict=True)]
@@ -295,17 +268,15 @@ def _medians(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    of_broker = f"{'readers':>21}{'MB/s':>6}{'device':>8}{'CPU s':>7}{'left out':>9}"
+    of_broker = f"{'readers':>7}{'MB/s':>6}{'CPU s':>7}{'left out':>9}"
     lines = [f"{of_broker}  produce ms: p50, p99, max, ratio   fetch ms: ..."]
     for row in found["rows"]:
         sides = "   ".join(
             f"{row[what]['p50']:>8.2f}{row[what]['p99']:>8.2f}{row[what]['max']:>8.1f}{row[what].get('ratio', 0):>7.2f}"
             for what in ("produce", "fetch")
         )
-        words = {COLD: "", CACHED: " (cached)", DEVICE: " (cached, device)"}
-        name = f"{row['readers']}{words[row['kind']]}"
-        of_broker = f"{row['mb_per_s']:>6.1f}{row['device_mb_per_s']:>8.1f}{row['cpu_s']:>7.2f}"
-        lines.append(f"{name:>21}{of_broker}{row['left_out_percent']:>9.1f}  {sides}")
+        of_broker = f"{row['readers']:>7}{row['mb_per_s']:>6.1f}{row['cpu_s']:>7.2f}{row['left_out_percent']:>9.1f}"
+        lines.append(f"{of_broker}  {sides}")
     return "\n".join([*lines, found["circumstances"]])
 
 
@@ -385,7 +356,7 @@ def probe(given: Mapping[str, Any]) -> dict[str, list[float]]:
     warm = int(rate * min(WARM_UP_S, given["seconds"] / 4))
     after_s = list(accumulate(random.uniform(0.75, 1.25) / rate for _ in range(int(rate * given["seconds"]))))
     measured: dict[str, list[Span]] = {}
-    with closing(Child(MODULE, "slow_times", "{}")) as watching:
+    with closing(start("slow_times", {})) as watching:
         began_s = time.perf_counter() + START_S
 
         def measure(kind: str, step: Callable[[], None], first_s: float) -> None:
@@ -476,56 +447,37 @@ def readers(given: Mapping[str, Any]) -> float:
     if os.sched_getscheduler(0) == os.SCHED_RR:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(REALTIME_PRIORITY - 1))
     at, count, records = address(given["at"]), given["readers"], given["records"]
-    began_s, limit = time.perf_counter(), given["bytes_per_s"]
+    began_s = time.perf_counter()
     clients = [BenchClient(at) for _ in range(count)]
     by_socket = {client.socket.fileno(): number for number, client in enumerate(clients)}
     offsets = [number * records // count for number in range(count)]
     asking = list(range(count))
     read_bytes = 0
     while True:
-        wait_s, lasted_s = None, time.perf_counter() - began_s
         while asking:
-            if limit is not None and (ahead_s := read_bytes / limit - lasted_s) > 0:
-                wait_s = ahead_s
-                break
-            read_bytes += FETCH_BYTES if limit is not None else 0  # counted when asked for, to keep the pace
-            clients[asking[0]].send_fetch(COLD, offsets[asking[0]], FETCH_BYTES)
-            del asking[0]
-        for fd in select.select([0, *by_socket], [], [], wait_s)[0]:
+            number = asking.pop()
+            clients[number].send_fetch(COLD, offsets[number], FETCH_BYTES)
+        for fd in select.select([0, *by_socket], [], [])[0]:
             if fd == 0:
-                return read_bytes / lasted_s
+                return read_bytes / (time.perf_counter() - began_s)
             number = by_socket[fd]
             frame = clients[number].received()
             if frame is None:
                 continue
             data = records_of(frame)
-            read_bytes += len(data) if limit is None else 0
+            read_bytes += len(data)
             headers = headers_of(data[: whole_bytes(data)])
             offsets[number] = headers[-1].next_offset if headers else 0
             asking.append(number)
 
 
-def device(given: Mapping[str, Any]) -> float:
-    """Read the files past the page cache, one request after the other, each as large as a broker's, until the input
-    has something. Bytes per second."""
-    (Path(given["group"]) / "cgroup.procs").write_text(str(os.getpid()))
-    began_s, read_bytes = time.perf_counter(), 0
-    with mmap.mmap(-1, FETCH_BYTES) as buffer:
-        for path in cycle(given["paths"]):
-            fd, at = os.open(path, os.O_RDONLY | os.O_DIRECT), 0
-            while (got := os.preadv(fd, [buffer], at)) == FETCH_BYTES:
-                at, read_bytes = at + got, read_bytes + got
-                if select.select([0], [], [], 0.0)[0]:
-                    return read_bytes / (time.perf_counter() - began_s)
-            os.close(fd)
-    raise CouldNotRun("there is nothing to read")
-
-
 def main(words: list[str]) -> None:
     kind, text = words
-    work: Sequence[Callable[[Mapping[str, Any]], Any]] = (probe, readers, device, slow_times)
+    work: Sequence[Callable[[Mapping[str, Any]], Any]] = (probe, readers, slow_times)
+    given = json.loads(text)
+    _run_on(given["cpus"])
     print("null", flush=True)  # begun
-    print(json.dumps({one.__name__: one for one in work}[kind](json.loads(text))), flush=True)
+    print(json.dumps({one.__name__: one for one in work}[kind](given)), flush=True)
 
 
 if __name__ == "__main__":

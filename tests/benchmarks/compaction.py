@@ -7,7 +7,6 @@ probe of `cold_reads`) without a cleaning, then lets the cleaner begin and measu
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import time
@@ -33,10 +32,10 @@ from controller.protocol.codec import ApiKey
 from controller.protocol.errors import ErrorCode
 from controller.storage.batches import Record, encode_batch
 from controller.storage.checkpoints import decode_offsets
-from tests.benchmarks import cold_reads, common
+from tests.benchmarks import common
 from tests.benchmarks.broker import cpu_s, percentile
 from tests.benchmarks.clusters import Child
-from tests.benchmarks.cold_reads import HOT, HOT_BEHIND, BenchClient
+from tests.benchmarks.cold_reads import HOT, HOT_BEHIND, BenchClient, start
 from tests.benchmarks.groups import KAFKAS, OURS, made
 
 TABLE = "compaction"
@@ -146,7 +145,7 @@ def one_round(cluster: LocalCluster, at: Address, topic: str, arguments: argpars
 def probing(at: Address, arguments: argparse.Namespace) -> Child:
     """A steady producer, which has begun."""
     given = {"at": address_text(at), "seconds": arguments.seconds, "rate": arguments.rate}
-    return Child(cold_reads.MODULE, "probe", json.dumps(given))
+    return start("probe", given)
 
 
 def latencies_of(child: Child) -> Any:

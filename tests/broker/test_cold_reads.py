@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from controller.broker.records import cold_reads
+from controller.broker.records import fetch as fetching
 from controller.broker.records.cold_reads import AHEAD_FROM_BYTES, AHEAD_MAX, ATTEMPTS, KEEP_MS
 from controller.broker.request_context import Job, Steps
 from controller.machine.disk import MemoryFile
@@ -18,6 +20,7 @@ from controller.protocol.framing import joined
 from controller.protocol.schema import RequestValue, ResponseValue
 from controller.storage import FileRange
 from controller.storage.disk import ANY_DEVICE, NotCached
+from controller.storage.disk_files import OpenFile
 from controller.storage.errors import DeviceUnavailable
 from controller.storage.log import PartitionLog
 from tests.broker.leading import Holder, offsets
@@ -126,12 +129,14 @@ def test_what_was_written_lately_is_not_asked_for(monkeypatch: pytest.MonkeyPatc
         for replica in (2, 3):
             broker.follow(replica, end)
     monkeypatch.setattr(MemoryFile, "require_cached", lambda _file, _position, length: asked.append(length))
-    monkeypatch.setattr(cold_reads, "AHEAD_FROM_BYTES", 1)
+    monkeypatch.setattr(fetching, "AHEAD_FROM_BYTES", 1)
     one = len(broker.disk.read(f"{broker.logs.directories[0].path}/t-0/00000000000000000000.log")) // 7
     assert offsets(parts(fetch(broker, 5, limit=one).finish())[0]) == [5]
     assert asked == [], "not for what is behind it either"
     pass_time(broker)
     fetch(broker, 5, limit=one)
+    assert asked == [one], "what is behind it is asked for when the answer has gone out"
+    broker.clock.advance_to(broker.clock.now_ms())
     assert asked == [one, one]
 
 
@@ -223,17 +228,21 @@ def test_what_follows_a_large_answer_is_read_in_meanwhile(monkeypatch: pytest.Mo
             raise NotCached(ANY_DEVICE, lambda at_least=0: None, length, "t-0")
 
     monkeypatch.setattr(MemoryFile, "require_cached", require_cached)
-    monkeypatch.setattr(cold_reads, "AHEAD_FROM_BYTES", 1)
     ahead: list[Steps] = []
     assert broker.broker.data is not None
     broker.broker.data.reading.ahead.drive = ahead.append
-    assert offsets(parts(fetch(broker, 0, limit=2 * one).finish())[0]) == [0, 1]
+    for from_bytes in (2 * one + 1, 2 * one):
+        assert ahead == [], "what follows a small answer is not asked for"
+        monkeypatch.setattr(fetching, "AHEAD_FROM_BYTES", from_bytes)
+        assert offsets(parts(fetch(broker, 0, limit=2 * one).finish())[0]) == [0, 1]
+        broker.clock.advance_to(broker.clock.now_ms())
     (steps,) = ahead
     assert missing == [(2 * one, 2 * one)]
     assert isinstance(next(steps), Job)
     with pytest.raises(StopIteration):
         steps.throw(DeviceUnavailable("8:1", "no answer"))  # the fetch that needs it finds out
     assert offsets(parts(fetch(broker, 0).finish())[0]) == [0, 1, 2, 3, 4]
+    broker.clock.advance_to(broker.clock.now_ms())
     assert len(ahead) == 1  # nothing follows
 
 
@@ -296,8 +305,11 @@ def test_what_follows_is_kept_in_memory_for_a_while_after_something_was_missing(
     assert len(file.kept) == 2
 
 
-def test_what_follows_a_small_answer_is_not_asked_for() -> None:
+def test_what_follows_is_not_asked_for_once_its_file_is_closed(tmp_path: Path) -> None:
+    file = OpenFile(str(tmp_path / "log"))
+    file.append(bytes(2 * AHEAD_FROM_BYTES))
+    file.close()
     ahead, driven = cold_reads.ReadAhead(lambda: 0.0), list[Steps]()
     ahead.drive = driven.append
-    ahead.answered("t", 0, 5, FileRange(Missing(), 0, AHEAD_FROM_BYTES - 1, 0, 10_000))  # type: ignore[arg-type]
+    ahead.answered("t", 0, 5, FileRange(file, 0, AHEAD_FROM_BYTES, 0, AHEAD_FROM_BYTES))
     assert not driven

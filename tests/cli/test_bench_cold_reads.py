@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+from contextlib import closing
 
 import pytest
 
-from tests.benchmarks.cold_reads import SpeedSample, at_usual_speed, slow_among
+from tests.benchmarks.cold_reads import SpeedSample, at_usual_speed, slow_among, start
 
 
 def test_all_requests_of_an_even_machine_count() -> None:
@@ -34,3 +36,17 @@ def test_the_machine_is_slow_where_a_sample_is_late_or_its_loop_takes_long() -> 
     samples[9] = SpeedSample(9.0, 0.0, 31_000)
     samples[19] = SpeedSample(19.0, 0.0, 31_000)
     assert slow_among(samples) == [(3.0, 5.0), (9.0, 11.0), (19.0, math.inf)]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="has no CPUs of a process's own")
+def test_a_child_runs_on_the_cpus_of_who_starts_it() -> None:
+    """Planted: leave it to the system. A thread starts all processes, and had the broker's CPU: so had its clients."""
+    allowed = os.sched_getaffinity(0)
+    for cpu in sorted(allowed)[:2]:
+        try:
+            os.sched_setaffinity(0, {cpu})
+            child = start("slow_times", {})
+        finally:
+            os.sched_setaffinity(0, allowed)
+        with closing(child):
+            assert os.sched_getaffinity(child.pid) == {cpu}

@@ -67,10 +67,8 @@ class ReadAhead:
         self._missed_ms = self._now_ms()
 
     def answered(self, topic: str, partition: int, offset: int, found: FileRange) -> None:
-        """A fetch from this offset on was answered with this range."""
+        """A fetch from this offset on was answered with this range, which is not all that there is."""
         length = min(found.left_bytes, found.length)
-        if not length or found.length < AHEAD_FROM_BYTES:
-            return
         try:
             found.file.require_cached(found.position + found.length, length)
             if self._now_ms() - self._missed_ms >= KEEP_MS:
@@ -79,6 +77,8 @@ class ReadAhead:
         except NotCached as missing:
             wanted = missing
             self.missed()
+        except OSError:  # its file was closed meanwhile
+            return
         answer, under_way = (topic, partition, offset), self._under_way.setdefault(wanted.device, set())
         if answer not in under_way and len(under_way) < AHEAD_MAX:
             under_way.add(answer)

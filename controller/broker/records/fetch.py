@@ -16,7 +16,7 @@ from typing import Any
 
 from controller.broker.partition import Partition, PartitionEvents, Reader
 from controller.broker.quotas.clients import Charge, ChargedFetch
-from controller.broker.records.cold_reads import ATTEMPTS, COLD_BYTES, ReadAhead, read_in
+from controller.broker.records.cold_reads import AHEAD_FROM_BYTES, ATTEMPTS, COLD_BYTES, ReadAhead, read_in
 from controller.broker.records.fetch_sessions import (
     Asked,
     FetchContext,
@@ -167,8 +167,13 @@ class PartitionReader:
             return cold
         except (ApiError, StorageError) as error:
             return _failed(topic, asked, error)
-        if found.left_bytes and not (may_wait or log.was_written_lately(asked.fetch_offset, found.position)):
-            self.ahead.answered(topic, asked.partition, asked.fetch_offset, found)
+        if (
+            found.left_bytes
+            and found.length >= AHEAD_FROM_BYTES
+            and not (may_wait or log.was_written_lately(asked.fetch_offset, found.position))
+        ):
+            ahead = partial(self.ahead.answered, topic, asked.partition, asked.fetch_offset, found)
+            self._clock.call_later(0.0, ahead)  # once the answer has gone out, or begun to
         if ask.from_follower:
             self._throttle.sent(topic, asked.partition, found.length)
         size_bytes = found.length + found.cut_bytes
