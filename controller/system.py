@@ -255,28 +255,32 @@ _unread: Final = mmap.mmap(-1, READ_IN_BYTES)
 """Threads write to it at the same time: its content is never read, and it has no memory before."""
 
 
-def is_cached(fd: int, position: int, length: int, *, busy: Callable[[int, int], bool]) -> bool:
+def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
     """Return False if a read of these bytes would wait for the disk. Where neither the system nor the file system can
-    tell, True.
+    tell, True. `busy`: something else may be reading the file in.
 
-    A small range is read, without waiting. Of a large one the presence of each page is asked for (cachestat), and
-    whether it is still being read (mincore). On a file system that cannot read without waiting (FUSE) pages that are
-    there count, unless the range is `busy`: something else may be reading it in.
+    A small range is read, without waiting. Of a large one the presence of each page is asked for (cachestat).
+    A page that is there may still be being read: if the file is busy each page is asked for that (mincore), otherwise
+    the ends are read, where what is read ahead would be. A busy file of a file system that cannot read without waiting
+    (FUSE) is taken to be waited for.
     """
     if sys.platform != "linux" or not HAS_NOWAIT:
         return True
     end = position + length
     if length > len(_SCRATCH):
         # First: a read of a missing byte, even one that must not wait, makes the system read its surroundings.
-        if _all_present(fd, position, end) is False:
+        present = _all_present(fd, position, end)
+        if present is False:
             return False
+        if present and not busy:
+            return _reads_now(fd, position, position + 1) is not False and _reads_now(fd, end - 1, end) is not False
         if _reads_now(fd, position, position + 1) and _all_up_to_date(fd, position, length):
             return True
     reads = _reads_now(fd, position, end)
     if reads is not None:
         return reads
     present = _all_present(fd, position, end)
-    return present is None or (present and not busy(position, length))
+    return present is None or (present and not busy)
 
 
 def _all_present(fd: int, position: int, end: int) -> bool | None:

@@ -49,6 +49,10 @@ SOON_S = 0.001
 
 PIECE_BYTES = 256 * 1024
 """Of a large answer: about 0.1 ms of sendfile where the page cache has small folios."""
+REST_AFTER_S = 0.02
+"""A loop that had no pause for so long makes one. It lets go of the interpreter in each round, but takes it back before
+a thread that waits for it has woken up."""
+REST_S = 0.00005
 LOOKED_AT = 16
 """Sockets that `_CountingSelector.others_ask` looks at, at most."""
 
@@ -59,6 +63,7 @@ class _CountingSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.rounds = self.ready = 0
+        self._rested_s = 0.0
         self.waker = -1
         """What other threads wake the loop by, which is ready until the loop has come round."""
         if sys.platform == "linux":
@@ -81,7 +86,14 @@ class _CountingSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         self.rounds += 1
+        began_s = time.perf_counter()
         found = super().select(timeout)
+        now_s = time.perf_counter()
+        if now_s - began_s >= REST_S:
+            self._rested_s = now_s
+        elif now_s - self._rested_s >= REST_AFTER_S:
+            time.sleep(REST_S)
+            self._rested_s = time.perf_counter()
         self.ready = len(found)
         return found
 

@@ -110,8 +110,8 @@ CHECKED_S = 0.002
 """How long what was found in the page cache counts as there: from a read to the sending of its answer, as a rule. The
 system may evict anything at any time, and some do so steadily (Linux' DAMON)."""
 KNOWN_S = 1.0
-"""How long bytes count as read in to their end: on a file system that cannot read without waiting they are taken to be
-there."""
+"""How long bytes count as read in to their end. On a file system that cannot read without waiting they are taken to be
+there. Elsewhere each page is asked for, but not read to find out whether it is still being read."""
 KNOWN_MAX = 64
 WINDOW_BYTES = 2 * 1024 * 1024
 BUSY_S = 5.0
@@ -124,7 +124,7 @@ ONE_READER_BYTES = 4 * READ_AHEAD_BYTES
 
 class _Busy:
     """The windows of files that something is or was lately read in from: a page of them may be in the page cache before
-    it is read, which some file systems cannot tell. Safe on any thread."""
+    it is read. Safe on any thread."""
 
     def __init__(self) -> None:
         self._read_in_s: dict[tuple[Identity, int], float] = {}
@@ -189,13 +189,15 @@ _no_wait = _NoWait()
 class OpenFile:
     """One descriptor. `closing` closes it when no reference to it is left; without it, it is closed at once."""
 
-    __slots__ = ("_checked", "_closing", "_fd", "_has_readers", "_identity", "_known", "_read_in", "path")
+    __slots__ = ("_checked", "_closing", "_fd", "_has_readers", "_identity", "_known", "_read_in", "_waits", "path")
 
     def __init__(self, path: str, closing: Closing | None = None, *, create: bool = True) -> None:
         self._fd = -1
         self._identity: Identity | None = None
         self._checked = (0, 0, 0.0)
         """The range that was found in the page cache last: from, to, and until when that counts."""
+        self._waits = False
+        """The file system cannot read without waiting; known once something was read in."""
         self._known: list[tuple[int, int, float]] = []
         """What was read in, to its end: from, to, and until when that counts."""
         self._read_in = (0, 0)
@@ -250,7 +252,7 @@ class OpenFile:
         """Whether something may be reading these bytes in, so that pages that are there may have to be waited for."""
         file, end, now_s = self.identity, position + length, time.monotonic()
         if self._known and self._was_read_in(position, end, now_s):
-            return False
+            return not self._waits and _busy.has_now(file, position, end)
         return _busy.has_now(file, position, end) or _busy.has(file, position, end, now_s)
 
     def require_cached(self, position: int, length: int) -> None:
@@ -258,7 +260,8 @@ class OpenFile:
         begin, until, until_s = self._checked if now_s < self._checked[2] else (position, position, now_s + CHECKED_S)
         if begin <= position and end <= until:
             return
-        if not is_cached(self._fd, position, length, busy=self._is_busy):
+        if not is_cached(self._fd, position, length, busy=self._is_busy(position, length)):
+            self.missed(position, length)
             raise _not_cached(self, self.identity, position, length)
         adjoins = begin <= end and position <= until  # an answer and what is read ahead of the next one
         self._checked = (
@@ -274,11 +277,18 @@ class OpenFile:
         return NotCached(device_of_number(self.identity[0]), keep, length, what)
 
     def _was_read_in(self, position: int, end: int, now_s: float) -> bool:
-        """Whether these bytes were lately read in, to their end."""
+        """Whether these bytes were lately read in, to their end, and none was missing since."""
         for begin, until, until_s in sorted(self._known):
             if begin <= position < until and now_s < until_s:
                 position = until
         return position >= end
+
+    def missed(self, position: int, length: int) -> None:
+        """Bytes are missing: to look for them may have made the system read them, and what follows, again."""
+        if not self._waits:
+            end = position + length + (0 if self._has_readers else READ_AHEAD_BYTES)
+            with _busy.changing:
+                self._known = [one for one in self._known if one[1] <= position or end <= one[0]]
 
     @property
     def identity(self) -> Identity:
@@ -299,6 +309,8 @@ class OpenFile:
             while at < end and (got := read_into_cache(self._fd, at, end - at, ahead=not self._has_readers)):
                 at += got
         self._read_in = (position, at)
+        if not self._known:
+            self._waits = not reads_without_waiting(self._fd, position)
         with _busy.changing:  # a list of its own: the broker's thread may be looking at the other
             self._known = [*self._known[1 - KNOWN_MAX :], (position, at, time.monotonic() + KNOWN_S)]
 
@@ -459,6 +471,7 @@ class CachedFile:
         opened = self._opened_already()
         data = opened.read_cached(position, length)
         if data is None:
+            opened.missed(position, length)
             raise _not_cached(self, self._identity, position, length)
         return data
 

@@ -10,13 +10,20 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from itertools import groupby, pairwise
+from types import SimpleNamespace
 
 import pytest
 
 from controller.broker.request_context import Gate, Job, JobLane, Respond, Steps
 from controller.broker.security.principal import Requester
-from controller.hosts.network import PIECE_BYTES, LoopScheduler, NetworkThread
-from controller.hosts.sending import SendQueue
+from controller.hosts.network import (
+    PIECE_BYTES,
+    REST_AFTER_S,
+    REST_S,
+    LoopScheduler,
+    NetworkThread,
+    _CountingSelector,
+)
 from controller.hosts.server import ACCEPTED_AT_ONCE, LARGE_BYTES, ServerLimits
 from controller.protocol.framing import framed
 from controller.storage.disk import Device
@@ -301,6 +308,27 @@ def test_giving_way_costs_no_round_when_nothing_else_waits(network: NetworkThrea
     assert order == ["alone", "later", "waiting", "beside"]
 
 
+@pytest.mark.parametrize(("select_s", "rests"), [(REST_S / 5, True), (REST_S, False)])
+def test_a_loop_that_is_never_idle_lets_other_threads_run(
+    monkeypatch: pytest.MonkeyPatch, select_s: float, rests: bool
+) -> None:
+    """Planted: never rest. A thread that wanted the interpreter back waited for more than a minute."""
+    now_s, rested = 0.0, list[float]()
+
+    def perf_counter() -> float:
+        nonlocal now_s
+        now_s += select_s
+        return now_s
+
+    monkeypatch.setattr(
+        "controller.hosts.network.time", SimpleNamespace(perf_counter=perf_counter, sleep=rested.append)
+    )
+    with closing(_CountingSelector()) as selector:
+        while now_s < 2.5 * REST_AFTER_S:
+            selector.select(0.0)
+    assert rested == [REST_S] * (2 if rests else 0)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="asked for on Linux alone")
 def test_whether_others_ask_is_known_before_the_loop_comes_round(
     network: NetworkThread, monkeypatch: pytest.MonkeyPatch
@@ -347,34 +375,6 @@ def test_a_large_answer_goes_out_although_others_ask_all_the_time(
             one.sendall(framed(large))
             assert read(one) == large
     assert len(asked) >= 900 // 50
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="asked for on Linux alone")
-def test_a_large_answer_goes_out_after_those_that_asked_while_it_was_made(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Planted: send it in the same turn. Others then waited for both."""
-    order: list[str] = []
-    send = SendQueue.send
-
-    def noted_send(queue: SendQueue, **how: bool) -> None:
-        order.append("large answer" if queue.left_bytes >= PIECE_BYTES else "answer")
-        send(queue, **how)
-
-    def receive(frame: bytes, respond: Respond, _client: Requester) -> None:
-        order.append(frame.decode())
-        if frame == b"one":
-            other.sendall(framed(b"other"))
-        respond([bytes(PIECE_BYTES) if frame == b"one" else frame])
-
-    monkeypatch.setattr(SendQueue, "send", noted_send)
-    serving.server.receive = receive
-    with closing(serving.connect()) as one, closing(serving.connect()) as other:
-        eventually(lambda: len(serving.server.connections) == 2, "both are connected")
-        one.sendall(framed(b"one"))
-        assert read(other) == b"other"
-        assert read(one) == bytes(PIECE_BYTES)
-    assert order[:4] == ["one", "other", "answer", "large answer"]
 
 
 def test_a_connection_that_is_closed_sends_its_answer_whatever_others_ask(

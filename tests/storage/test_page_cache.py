@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 
@@ -20,15 +20,6 @@ from tests.processes import eventually
 from tests.storage.batches import batch
 
 MEGABYTE = 1024 * 1024
-Busy: TypeAlias = Callable[[int, int], bool]
-
-
-def is_busy(_position: int, _length: int) -> bool:
-    return True
-
-
-def is_not_busy(_position: int, _length: int) -> bool:
-    return False
 
 
 @pytest.fixture
@@ -45,7 +36,7 @@ def file(disk: FileDisk, tmp_path: Path) -> CachedFile:
     if not system.HAS_NOWAIT:
         pytest.skip("the system can't tell what is in its page cache")
     os.posix_fadvise(made.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    if system.is_cached(made.fileno(), 0, MEGABYTE, busy=is_busy):
+    if system.is_cached(made.fileno(), 0, MEGABYTE, busy=True):
         pytest.skip("the file system does not evict")
     return made
 
@@ -75,7 +66,7 @@ def test_all_that_is_asked_for_is_read_in(
     while position < end and (got := system.read_into_cache(file.fileno(), position, end - position, ahead=ahead)):
         position += got
     assert position == end
-    assert system.is_cached(file.fileno(), 1000, end - 1000, busy=is_busy)
+    assert system.is_cached(file.fileno(), 1000, end - 1000, busy=True)
     assert system.read_into_cache(file.fileno(), MEGABYTE, 1, ahead=ahead) == 0
 
 
@@ -90,9 +81,9 @@ def test_a_hole_within_a_range_is_found(file: CachedFile, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("cachestat", [True, False])
-@pytest.mark.parametrize("busy", [is_busy, is_not_busy])
+@pytest.mark.parametrize("busy", [True, False])
 def test_ranges_of_any_place_and_length(
-    file: CachedFile, monkeypatch: pytest.MonkeyPatch, cachestat: bool, busy: Busy
+    file: CachedFile, monkeypatch: pytest.MonkeyPatch, cachestat: bool, busy: bool
 ) -> None:
     if not cachestat:
         monkeypatch.setattr(system, "_cachestat", [lambda _fd, _position, _length: None])
@@ -123,7 +114,7 @@ def test_a_busy_range_is_not_copied_to_find_out_whether_it_is_there(
     real = os.preadv
     file.read_in(0, MEGABYTE)
     monkeypatch.setattr(os, "preadv", preadv)
-    assert system.is_cached(file.fileno(), 1_000, MEGABYTE - 1_000, busy=is_busy)
+    assert system.is_cached(file.fileno(), 1_000, MEGABYTE - 1_000, busy=True)
     assert sum(copied) == 1
     assert not system._all_up_to_date(file.fileno(), 1_000, MEGABYTE), "a page more than the file has"
     os.posix_fadvise(file.fileno(), 512 * 1024, 64 * 1024, os.POSIX_FADV_DONTNEED)
@@ -136,7 +127,7 @@ def test_what_was_found_is_looked_for_again_since_the_system_may_evict_it(
     """Planted: count what was found or read in as there for a second. DAMON evicted pages within milliseconds."""
     looks: list[tuple[int, int]] = []
 
-    def is_cached(fd: int, position: int, length: int, *, busy: Busy) -> bool:
+    def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
         looks.append((position, length))
         return system.is_cached(fd, position, length, busy=busy)
 
@@ -169,8 +160,8 @@ def test_a_window_is_busy_for_as_long_as_a_device_takes(file: CachedFile, monkey
     monkeypatch.setattr(disk_files, "BUSY_S", 0.0)
     seen: list[bool] = []
 
-    def is_cached(fd: int, position: int, length: int, *, busy: Busy) -> bool:
-        seen.append(busy(position, length))
+    def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
+        seen.append(busy)
         return True
 
     def read_in(fd: int, position: int, length: int, *, ahead: bool) -> int:
@@ -185,16 +176,43 @@ def test_a_window_is_busy_for_as_long_as_a_device_takes(file: CachedFile, monkey
     assert seen == [True, False]
 
 
-def test_what_was_read_in_to_its_end_is_not_busy(file: CachedFile) -> None:
-    """Planted: take all that lies near to what was read in for busy."""
+def test_what_was_read_in_to_its_end_is_not_read_again_to_ask_for_it(
+    file: CachedFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: take all that lies near to what was read in for busy. For each answer its megabyte was copied twice."""
+    seen: list[bool] = []
+
+    def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
+        seen.append(busy)
+        return system.is_cached(fd, position, length, busy=busy)
+
+    monkeypatch.setattr(disk_files, "CHECKED_S", 0.0)
+    monkeypatch.setattr(disk_files, "is_cached", is_cached)
     file.read_in(300_000, 300_000)
     file.read_in(0, 300_000)
-    opened = file._opened()
-    assert not opened._is_busy(10_000, 590_000)
-    with disk_files._busy.reading(opened.identity, 400_000, 800_000):
-        assert not opened._is_busy(300_000, 200_000)
-        assert opened._is_busy(300_000, 400_000)
-    assert opened._is_busy(10_000, 600_000), "with some that were not read in"
+    file.require_cached(10_000, 590_000)
+    with disk_files._busy.reading(file._opened().identity, 400_000, 500_000):
+        file.require_cached(300_000, 200_000)
+        file.require_cached(0, 300_000)
+    with suppress(NotCached):
+        file.require_cached(10_000, 600_000)  # with some that were not read in
+    file.read_in(0, 600_000)
+    file._opened().missed(700_000, 100)
+    file.require_cached(10_000, 590_000)
+    file._opened().missed(300_000, 100)  # the system may read them again
+    file.require_cached(10_000, 590_000)
+    assert seen == [False, True, False, True, False, True]
+
+
+def test_what_is_missing_counts_as_read_in_no_more(file: CachedFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_files, "CHECKED_S", 0.0)
+    opened, now_s = file._opened(), time.monotonic()
+    file.read_in(0, 600_000)
+    assert opened._was_read_in(0, 600_000, now_s)
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    with pytest.raises(NotCached):
+        file.require_cached(0, 600_000)
+    assert not opened._was_read_in(0, 1, now_s)
 
 
 @pytest.mark.parametrize("length", [100, 70_000, 600_000])
@@ -243,8 +261,8 @@ def test_a_file_that_is_read_in_does_not_make_others_busy(
     other.append(bytes(MEGABYTE))
     seen: list[bool] = []
 
-    def is_cached(fd: int, position: int, length: int, *, busy: Busy) -> bool:
-        seen.append(busy(position, length))
+    def is_cached(fd: int, position: int, length: int, *, busy: bool) -> bool:
+        seen.append(busy)
         return True
 
     monkeypatch.setattr(disk_files, "is_cached", is_cached)
@@ -279,7 +297,7 @@ def _read_in_and(file: CachedFile, read: Callable[[], bytes]) -> bytes:
 def test_a_system_that_cannot_tell_reads_as_before(file: CachedFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "HAS_NOWAIT", False)
     file.require_cached(0, MEGABYTE)
-    assert system.read_cached(file.fileno(), 10, 0, busy=is_not_busy) == bytes(10)
+    assert system.read_cached(file.fileno(), 10, 0, busy=lambda _position, _length: False) == bytes(10)
 
 
 def test_what_was_written_lately_is_asked_for_when_it_is_sent(disk: FileDisk, file: CachedFile, tmp_path: Path) -> None:
@@ -301,7 +319,7 @@ def test_what_is_kept_is_in_the_page_cache(file: CachedFile, position: int, leng
     def is_kept() -> bool:  # a busy system may evict it at once
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         file.keeping(position, length).read_in()
-        return system.is_cached(file.fileno(), position, min(length, MEGABYTE - position), busy=is_not_busy)
+        return system.is_cached(file.fileno(), position, min(length, MEGABYTE - position), busy=False)
 
     eventually(is_kept, f"{length} bytes at {position} are there")
 

@@ -221,7 +221,7 @@ class LabDriver:
         """Read a chunk, which may be on its way into the page cache, and have the following one read in the background
         once it is there. Return when its consumer has it."""
         ahead.join()
-        is_there = is_cached(file, at, self.chunk, busy=lambda _position, _length: False)
+        is_there = is_cached(file, at, self.chunk, busy=False)
         if is_there:
             self.read_ahead(ahead, partition, following)
         done = self.receive(file, at, begun)
@@ -257,7 +257,7 @@ class LabDriver:
                 self.found[f"{kind} threads"].append(threading.get_native_id())
             while True:
                 path, at = chunks.get()
-                if is_cached(files(path), at, self.chunk, busy=lambda _position, _length: False):
+                if is_cached(files(path), at, self.chunk, busy=False):
                     if self.job.architecture.keeps:
                         keep(self.address(path) + at, self.chunk)
                 else:
