@@ -127,7 +127,7 @@ def test_a_run_on_devices_reads_where_the_architecture_says_and_leaves_nothing(a
     may_read_hdds = architecture is not ARCHITECTURES[5]
     # On a machine that is busy with something else less is written in time, and the consumer with the longest lag falls
     # behind what is on the SSD.
-    for _ in range(3):
+    for _ in range(10):
         with Rig(load) as rig:
             found = rig.run(run, seed=1)
             assert left_behind(os.getpid()) != []
