@@ -35,6 +35,7 @@ from controller.protocol.fetch import FetchPartition, FetchRequest, FetchRespons
 from controller.protocol.framing import FrameBuffer, framed
 from controller.protocol.produce import ACKS_LEADER, ProducePartition, ProduceRequest, ProduceTopic
 from controller.storage.batches import Record, encode_batch
+from tests.benchmarks.broker import cpu_s
 from tests.benchmarks.clusters import Child
 from tests.benchmarks.common import CouldNotRun, add_count, add_output, circumstances, markdown, note, put_table, show
 from tests.benchmarks.hostile import AttackClient, LatencyProbe, resident
@@ -219,13 +220,6 @@ class ConnectionsRun:
         before, phase = self.phases["before"], self.phases[name]
         extra = phase["cpu_s"] - before["cpu_s"] / before["seconds"] * phase["seconds"]
         return float(max(extra, 0.0) * 1e6)
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process, user and system."""
-    with open(f"/proc/{pid}/stat") as file:
-        words = file.read().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def queued_s(pid: int) -> float:

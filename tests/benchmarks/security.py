@@ -32,7 +32,7 @@ from controller.hosts.local_cluster import LocalCluster
 from controller.system import HeldPorts
 from controller.zookeeper.acl_znodes import LITERAL, PREFIXED, AclResource, AclRow, encode_acls
 from controller.zookeeper.codecs import ConfigZnode, encode_config
-from tests.benchmarks.broker import percentile
+from tests.benchmarks.broker import cpu_s, percentile
 from tests.benchmarks.common import (
     add_count,
     add_output,
@@ -209,12 +209,6 @@ def _listening(protocols: list[str]) -> Iterator[dict[str, Served]]:
 
 
 # -- rounds
-
-
-def cpu_s(pid: int) -> float:
-    """The CPU time of a process's threads that run, to the nanosecond: /proc/PID/stat counts in ticks of 10 ms."""
-    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
 def measure(mode: Served, name: str, arguments: argparse.Namespace) -> dict[str, float]:
