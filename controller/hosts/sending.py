@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard
@@ -74,6 +75,12 @@ class SendQueue:
                 assert isinstance(part, FileRange), part
                 self._parts.append(_FromFile(part))
                 self.left_bytes += part.length
+
+    def others_come_first(self) -> bool:
+        """Whether an answer that gives way is to be sent, and others ask already."""
+        return any(isinstance(part, _FromFile) and part.range.gives_way for part in self._parts) and self._others_ask(
+            self._socket.fileno(), sys.maxsize
+        )
 
     def send(self, *, was_read_in: bool = False, gives_way: bool = True) -> None:
         """Send as much as the socket accepts now, within limits, and at least something. `was_read_in`: what NotCached

@@ -370,7 +370,10 @@ class ServerConnection:
             self._server.note("warning", f"connection closed: {error}")
             self._dispose()
             return
-        self._send()
+        if self._outgoing.others_come_first():
+            self._watch_writable(wanted=not self._reading_in)
+        else:
+            self._send()
 
     def _send(self, *, was_read_in: bool = False) -> None:
         if self._reading_in:
@@ -395,7 +398,9 @@ class ServerConnection:
         if self._ending and not self._outgoing.left_bytes:
             self._dispose()
             return
-        wanted = self._outgoing.left_bytes > 0 and not self._reading_in
+        self._watch_writable(wanted=self._outgoing.left_bytes > 0 and not self._reading_in)
+
+    def _watch_writable(self, *, wanted: bool) -> None:
         if wanted is not self._writing:
             self._writing = wanted
             if wanted:

@@ -32,11 +32,13 @@ class Asked:
     """A request whose jobs the test runs."""
 
     def __init__(self, broker: Holder, key: ApiKey, version: int, value: RequestValue) -> None:
+        self.gives_way: list[bool] = []
         self.responses: list[ResponseValue] = []
         self._steps: Steps | None
         self.job: Job | None = None
 
         def respond(parts: Any) -> None:
+            self.gives_way += [one.gives_way for one in parts if isinstance(one, FileRange)]
             data = joined([one if isinstance(one, bytes | memoryview) else one.read() for one in parts])
             self.responses.append(decode_response(key, version, data)[1])
 
@@ -131,10 +133,11 @@ def test_what_was_written_lately_is_not_asked_for(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(MemoryFile, "require_cached", lambda _file, _position, length: asked.append(length))
     monkeypatch.setattr(fetching, "AHEAD_FROM_BYTES", 1)
     one = len(broker.disk.read(f"{broker.logs.directories[0].path}/t-0/00000000000000000000.log")) // 7
-    assert offsets(parts(fetch(broker, 5, limit=one).finish())[0]) == [5]
+    latest = fetch(broker, 5, limit=one)
+    assert offsets(parts(latest.finish())[0]) == [5]
     assert asked == [], "not for what is behind it either"
     pass_time(broker)
-    fetch(broker, 5, limit=one)
+    assert (latest.gives_way, fetch(broker, 5, limit=one).gives_way) == ([False], [True])
     assert asked == [one], "what is behind it is asked for when the answer has gone out"
     broker.clock.advance_to(broker.clock.now_ms())
     assert asked == [one, one]

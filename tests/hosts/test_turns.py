@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from itertools import groupby, pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -24,9 +25,11 @@ from controller.hosts.network import (
     NetworkThread,
     _CountingSelector,
 )
+from controller.hosts.sending import SendQueue
 from controller.hosts.server import ACCEPTED_AT_ONCE, LARGE_BYTES, ServerLimits
 from controller.protocol.framing import framed
-from controller.storage.disk import Device
+from controller.storage.disk import Device, FileRange
+from controller.storage.disk_files import FileDisk
 from tests.hosts.harness import running_network
 from tests.hosts.test_server import DEADLINE_S, Serving, read, serving_with
 from tests.processes import eventually
@@ -375,6 +378,43 @@ def test_a_large_answer_goes_out_although_others_ask_all_the_time(
             one.sendall(framed(large))
             assert read(one) == large
     assert len(asked) >= 900 // 50
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asked for on Linux alone")
+def test_an_answer_that_gives_way_goes_out_after_those_that_asked_while_it_was_made(
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: send it in the same turn. Others then waited for both."""
+    order: list[str] = []
+    send = SendQueue.send
+    file = FileDisk().open(str(tmp_path / "log"))
+    file.append(bytes(PIECE_BYTES))
+
+    def noted_send(queue: SendQueue, **how: bool) -> None:
+        order.append("large answer" if queue.left_bytes >= PIECE_BYTES else "answer")
+        send(queue, **how)
+
+    def receive(frame: bytes, respond: Respond, _client: Requester) -> None:
+        order.append(frame.decode())
+        if frame == b"other":
+            respond([frame])
+        else:
+            other.sendall(framed(b"other"))
+            respond([FileRange(file, 0, PIECE_BYTES, gives_way=frame == b"behind")])
+
+    monkeypatch.setattr(SendQueue, "send", noted_send)
+    serving.server.receive = receive
+    with closing(serving.connect()) as one, closing(serving.connect()) as other:
+        eventually(lambda: len(serving.server.connections) == 2, "both are connected")
+        for kind, expected in (
+            ("behind", ["behind", "other", "answer", "large answer"]),
+            ("latest", ["latest", "large answer", "other", "answer"]),
+        ):
+            order.clear()
+            one.sendall(framed(kind.encode()))
+            assert read(other) == b"other"
+            assert read(one) == bytes(PIECE_BYTES)
+            assert order[:4] == expected
 
 
 def test_a_connection_that_is_closed_sends_its_answer_whatever_others_ask(
