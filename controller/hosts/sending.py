@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard
@@ -21,6 +22,8 @@ SEND_AT_ONCE_BYTES = 4 * 1024 * 1024
 """The maximum number of bytes of one `send`, so that a client that reads fast does not starve the others."""
 SEND_FROM_FILE_BYTES = 1024 * 1024
 """As much is read in at once where it is not in the page cache, and asked for at once whether it is there."""
+RECENT_S = 1.0
+"""How long a recent range counts as in the page cache from when its answer was made."""
 TLS_SEND_BYTES = 64 * 1024
 """At a time, over TLS: what TLS did not take has to be given to it again."""
 BUFFERS_AT_ONCE = 64
@@ -40,10 +43,12 @@ class RangeCut(Exception):
 class _FromFile:
     """The unsent part of a range of a file."""
 
-    __slots__ = ("left", "position", "range")
+    __slots__ = ("asked_from_s", "left", "position", "range")
 
     def __init__(self, records: FileRange) -> None:
         self.range = records
+        self.asked_from_s = time.monotonic() + RECENT_S
+        """If it is recent: from when on the page cache is asked for it."""
         self.position = records.position
         self.left = records.length
 
@@ -77,9 +82,11 @@ class SendQueue:
                 self.left_bytes += part.length
 
     def others_come_first(self) -> bool:
-        """Whether an answer that gives way is to be sent, and others ask already."""
-        return any(isinstance(part, _FromFile) and part.range.gives_way for part in self._parts) and self._others_ask(
-            self._socket.fileno(), sys.maxsize
+        """Whether much is to be sent to a client that is behind, and others ask already."""
+        return (
+            self.left_bytes >= PIECE_BYTES
+            and any(isinstance(part, _FromFile) and not part.range.is_recent for part in self._parts)
+            and self._others_ask(self._socket.fileno(), sys.maxsize)
         )
 
     def send(self, *, was_read_in: bool = False, gives_way: bool = True) -> None:
@@ -98,6 +105,10 @@ class SendQueue:
                 head = self._parts[0]
                 if isinstance(head, memoryview):
                     allowed -= self._send_memory()
+                elif head.range.is_recent:
+                    allowed -= self._send_range(head, allowed, was_read_in or time.monotonic() < head.asked_from_s)
+                    was_read_in = False
+                    continue
                 else:
                     allowed -= self._send_range(head, min(allowed, PIECE_BYTES), was_read_in)
                     was_read_in = False

@@ -324,8 +324,8 @@ class FileRange(msgspec.Struct, frozen=True):
     fails its CRC check at the receiver.
 
     `cut_bytes`: how much of the batch behind it was left out, since not all of it was allowed. `left_bytes`: what else
-    could have been read of the file, behind it, if more had been allowed. `gives_way`: who asked for it is far behind
-    the end of the log, so that others are answered first.
+    could have been read of the file, behind it, if more had been allowed. `is_recent`: it was appended in the last
+    seconds, and is in the page cache.
     """
 
     file: File
@@ -333,7 +333,7 @@ class FileRange(msgspec.Struct, frozen=True):
     length: int
     cut_bytes: int = 0
     left_bytes: int = 0
-    gives_way: bool = False
+    is_recent: bool = False
 
     def read(self) -> bytes:
         return self.file.read_at(self.position, self.length)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from controller.storage.batches import (
     HEADER_BYTES,
@@ -565,7 +566,10 @@ class PartitionLog:
         """As `read`, for a caller that must not wait for the disk, neither now nor when it sends the range. Raises
         NotCached: when its `read_in` has returned, the same call is likely to succeed."""
         found = self.attempt(False, self.read, offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
-        if found.length and not self.was_written_lately(offset, found.position):
+        active = self._active
+        if offset >= active.base_offset and active.was_written_lately(found.position, self._now_ms()):
+            return replace(found, is_recent=True)
+        if found.length:
             found.file.require_cached(found.position, found.length)
         return found
 
@@ -576,11 +580,6 @@ class PartitionLog:
             return call(*args, **kwargs)
         finally:
             self._disk.no_wait = False
-
-    def was_written_lately(self, offset: int, position: int) -> bool:
-        """Whether all from this offset on, which is at this position, was: see `Segment.was_written_lately`."""
-        active = self._active
-        return offset >= active.base_offset and active.was_written_lately(position, self._now_ms())
 
     @on_disk
     def batch_for_timestamp(self, timestamp_ms: int, from_offset: int = 0) -> TimedBatch | None:

@@ -32,13 +32,13 @@ class Asked:
     """A request whose jobs the test runs."""
 
     def __init__(self, broker: Holder, key: ApiKey, version: int, value: RequestValue) -> None:
-        self.gives_way: list[bool] = []
+        self.are_recent: list[bool] = []
         self.responses: list[ResponseValue] = []
         self._steps: Steps | None
         self.job: Job | None = None
 
         def respond(parts: Any) -> None:
-            self.gives_way += [one.gives_way for one in parts if isinstance(one, FileRange)]
+            self.are_recent += [one.is_recent for one in parts if isinstance(one, FileRange)]
             data = joined([one if isinstance(one, bytes | memoryview) else one.read() for one in parts])
             self.responses.append(decode_response(key, version, data)[1])
 
@@ -137,7 +137,7 @@ def test_what_was_written_lately_is_not_asked_for(monkeypatch: pytest.MonkeyPatc
     assert offsets(parts(latest.finish())[0]) == [5]
     assert asked == [], "not for what is behind it either"
     pass_time(broker)
-    assert (latest.gives_way, fetch(broker, 5, limit=one).gives_way) == ([False], [True])
+    assert (latest.are_recent, fetch(broker, 5, limit=one).are_recent) == ([True], [False])
     assert asked == [one], "what is behind it is asked for when the answer has gone out"
     broker.clock.advance_to(broker.clock.now_ms())
     assert asked == [one, one]

@@ -400,7 +400,7 @@ def test_an_answer_that_gives_way_goes_out_after_those_that_asked_while_it_was_m
             respond([frame])
         else:
             other.sendall(framed(b"other"))
-            respond([FileRange(file, 0, PIECE_BYTES, gives_way=frame == b"behind")])
+            respond([FileRange(file, 0, PIECE_BYTES, is_recent=frame == b"latest")])
 
     monkeypatch.setattr(SendQueue, "send", noted_send)
     serving.server.receive = receive

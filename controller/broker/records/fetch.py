@@ -14,8 +14,6 @@ from collections.abc import Callable, Generator, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
-from msgspec.structs import replace
-
 from controller.broker.partition import Partition, PartitionEvents, Reader
 from controller.broker.quotas.clients import Charge, ChargedFetch
 from controller.broker.records.cold_reads import AHEAD_FROM_BYTES, ATTEMPTS, COLD_BYTES, ReadAhead, read_in
@@ -160,12 +158,6 @@ class PartitionReader:
                 return LogReadResult(topic, data, 0, False, partition, log, partition.leader_epoch)
             read = log.read if may_wait else log.read_cached
             found = read(asked.fetch_offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
-            if (
-                found.left_bytes
-                and found.length >= AHEAD_FROM_BYTES
-                and not (may_wait or log.was_written_lately(asked.fetch_offset, found.position))
-            ):
-                found = replace(found, gives_way=True)
             aborted: tuple[AbortedTransaction, ...] = ()
             if ask.committed_only and found.length and log.may_have_aborted(asked.fetch_offset):
                 aborted = log.attempt(may_wait, _aborted, log, asked, partition.last_stable_offset)
@@ -175,7 +167,7 @@ class PartitionReader:
             return cold
         except (ApiError, StorageError) as error:
             return _failed(topic, asked, error)
-        if found.gives_way:
+        if found.left_bytes and found.length >= AHEAD_FROM_BYTES and not (may_wait or found.is_recent):
             ahead = partial(self.ahead.answered, topic, asked.partition, asked.fetch_offset, found)
             self._clock.call_later(0.0, ahead)  # once the answer has gone out, or begun to
         if ask.from_follower:
