@@ -558,7 +558,10 @@ class PartitionLog:
         self._require_open()
         if limit <= offset:
             return self._active.range(0, 0)
-        return range_from(self._segments, offset, max_bytes, limit, whole_first_batch)
+        found = range_from(self._segments, offset, max_bytes, limit, whole_first_batch)
+        active = self._active
+        is_recent = offset >= active.base_offset and active.was_written_lately(found.position, self._now_ms())
+        return replace(found, is_recent=True) if is_recent else found
 
     def read_cached(
         self, offset: int, max_bytes: int, up_to: int | None = None, *, whole_first_batch: bool = True
@@ -566,10 +569,7 @@ class PartitionLog:
         """As `read`, for a caller that must not wait for the disk, neither now nor when it sends the range. Raises
         NotCached: when its `read_in` has returned, the same call is likely to succeed."""
         found = self.attempt(False, self.read, offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
-        active = self._active
-        if offset >= active.base_offset and active.was_written_lately(found.position, self._now_ms()):
-            return replace(found, is_recent=True)
-        if found.length:
+        if found.length and not found.is_recent:
             found.file.require_cached(found.position, found.length)
         return found
 
