@@ -138,9 +138,14 @@ def test_what_was_written_lately_is_not_asked_for(monkeypatch: pytest.MonkeyPatc
     assert asked == [], "not for what is behind it either"
     pass_time(broker)
     assert (latest.are_recent, fetch(broker, 5, limit=one).are_recent) == ([True], [False])
-    assert asked == [one], "what is behind it is asked for when the answer has gone out"
     broker.clock.advance_to(broker.clock.now_ms())
-    assert asked == [one, one]
+    assert asked == [one], "what is behind it is not asked for while all that was asked for is in memory"
+    assert broker.broker.data is not None
+    broker.broker.data.reading.ahead.missed()
+    fetch(broker, 5, limit=one)
+    assert asked == [one] * 2, "it is asked for when the answer has gone out"
+    broker.clock.advance_to(broker.clock.now_ms())
+    assert asked == [one] * 3
 
 
 def test_a_device_that_does_not_answer_is_a_storage_error_and_the_directory_stays_online() -> None:
@@ -234,6 +239,7 @@ def test_what_follows_a_large_answer_is_read_in_meanwhile(monkeypatch: pytest.Mo
     ahead: list[Steps] = []
     assert broker.broker.data is not None
     broker.broker.data.reading.ahead.drive = ahead.append
+    broker.broker.data.reading.ahead.missed()
     for from_bytes in (2 * one + 1, 2 * one):
         assert ahead == [], "what follows a small answer is not asked for"
         monkeypatch.setattr(fetching, "AHEAD_FROM_BYTES", from_bytes)
@@ -294,18 +300,17 @@ def test_what_follows_is_kept_in_memory_for_a_while_after_something_was_missing(
     now, file = [1_000.0], Kept()
     ahead = cold_reads.ReadAhead(lambda: now[0])
     found = FileRange(file, 10, AHEAD_FROM_BYTES, 0, 10_000_000)  # type: ignore[arg-type]
-    ahead.answered("t", 0, 5, found)
-    assert file.kept == []
+    on = [ahead.is_on]
     file.missing = True
     ahead.answered("t", 0, 5, found)
     file.missing = False
     for _ in range(2):
         now[0] += KEEP_MS / 2 - 1
+        on.append(ahead.is_on)
         ahead.answered("t", 0, 5, found)
     assert file.kept == [(10 + AHEAD_FROM_BYTES, AHEAD_FROM_BYTES)] * 2
     now[0] += 2
-    ahead.answered("t", 0, 5, found)
-    assert len(file.kept) == 2
+    assert [*on, ahead.is_on] == [False, True, True, False]
 
 
 def test_what_follows_is_not_asked_for_once_its_file_is_closed(tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ def read_in(cold: NotCached, at_least: int = 0) -> Generator[Yielded, Any, bool]
 
 class ReadAhead:
     """Reads in, in the background, what lies behind a large answer, as much again: who reads a log from one end to the
-    other asks for it next, and does not wait for the device then. What is there already is kept there, if anything was
-    missing within `KEEP_MS`: else it may be evicted just before it is asked for, and so may all that follows.
+    other asks for it next, and does not wait for the device then. What is there already is kept there: else it may be
+    evicted just before it is asked for, and so may all that follows. `is_on`: something was missing within `KEEP_MS`.
 
     What follows an answer is read once at a time, and for `AHEAD_MAX` answers of a device at most: whatever clients ask
     for again and again, or at once, must not take the places of fetches in the device's queue."""
@@ -62,17 +62,20 @@ class ReadAhead:
         self._missed_ms = -KEEP_MS
         self._under_way: dict[Device, set[tuple[str, int, int]]] = {}
 
+    @property
+    def is_on(self) -> bool:
+        return self._now_ms() - self._missed_ms < KEEP_MS
+
     def missed(self) -> None:
         """What a fetch asked for, or what follows it, is not in memory."""
         self._missed_ms = self._now_ms()
 
     def answered(self, topic: str, partition: int, offset: int, found: FileRange) -> None:
-        """A fetch from this offset on was answered with this range, which is not all that there is."""
+        """A fetch from this offset on was answered with this range, which is not all that there is, while it `is_on`:
+        where all is in memory, to ask after each answer would cost for nothing."""
         length = min(found.left_bytes, found.length)
         try:
             found.file.require_cached(found.position + found.length, length)
-            if self._now_ms() - self._missed_ms >= KEEP_MS:
-                return
             wanted = found.file.keeping(found.position + found.length, length)
         except NotCached as missing:
             wanted = missing

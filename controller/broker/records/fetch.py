@@ -167,7 +167,8 @@ class PartitionReader:
             return cold
         except (ApiError, StorageError) as error:
             return _failed(topic, asked, error)
-        if found.left_bytes and found.length >= AHEAD_FROM_BYTES and not (may_wait or found.is_recent):
+        is_large = found.left_bytes and found.length >= AHEAD_FROM_BYTES
+        if is_large and not (may_wait or found.is_recent) and self.ahead.is_on:
             ahead = partial(self.ahead.answered, topic, asked.partition, asked.fetch_offset, found)
             self._clock.call_later(0.0, ahead)  # once the answer has gone out, or begun to
         if ask.from_follower:
