@@ -53,6 +53,8 @@ REST_AFTER_S = 0.02
 """A loop that had no pause for so long makes one. It lets go of the interpreter in each round, but takes it back before
 a thread that waits for it has woken up."""
 REST_S = 0.00005
+LOOKED_EACH = 8
+"""Rounds of the loop of which one is looked at for a pause."""
 LOOKED_AT = 16
 """Sockets that `_CountingSelector.others_ask` looks at, at most."""
 
@@ -86,15 +88,16 @@ class _CountingSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         self.rounds += 1
-        began_s = time.perf_counter()
+        began_s = 0.0 if self.rounds % LOOKED_EACH else time.perf_counter()
         found = super().select(timeout)
-        now_s = time.perf_counter()
-        if now_s - began_s >= REST_S:
-            self._rested_s = now_s
-        elif now_s - self._rested_s >= REST_AFTER_S:
-            time.sleep(REST_S)
-            self._rested_s = time.perf_counter()
         self.ready = len(found)
+        if began_s:
+            now_s = time.perf_counter()
+            if now_s - began_s >= REST_S:
+                self._rested_s = now_s
+            elif now_s - self._rested_s >= REST_AFTER_S:
+                time.sleep(REST_S)
+                self._rested_s = time.perf_counter()
         return found
 
 

@@ -22,7 +22,8 @@ from controller.protocol.framing import Part
 STAGES = ("RequestQueue", "Local", "Remote", "ResponseQueue", "ResponseSend", "Total")
 """Kafka's names, without the TimeMs."""
 _STAMPS = 6
-_FETCH, _CONSUMER, _FOLLOWER = int(ApiKey.FETCH), 1_000, 2_000
+_FETCH, _CONSUMER, FOLLOWER = int(ApiKey.FETCH), 1_000, 2_000
+"""FOLLOWER: such a fetch, and no other request, has a kind from there on."""
 _FIRST_FLEXIBLE_FETCH = 12
 
 
@@ -32,14 +33,14 @@ def kind_of(frame: bytes) -> int:
     if key != _FETCH:
         return key
     at = 10 + max(int.from_bytes(frame[8:10], "big", signed=True), 0) + (frame[3] >= _FIRST_FLEXIBLE_FETCH)
-    return key + (_CONSUMER if frame[at : at + 1] >= b"\x80" else _FOLLOWER)
+    return key + (_CONSUMER if frame[at : at + 1] >= b"\x80" else FOLLOWER)
 
 
 def name_of(kind: int) -> str:
     """Return the name of Kafka's label `request`: FetchConsumer, FetchFollower, or the API's name."""
     key = ApiKey(kind % 1_000)
     name = "".join(word.capitalize() for word in key.name.split("_"))
-    return name + ("" if kind < _CONSUMER else "Follower" if kind >= _FOLLOWER else "Consumer")
+    return name + ("" if kind < _CONSUMER else "Follower" if kind >= FOLLOWER else "Consumer")
 
 
 class Slot:

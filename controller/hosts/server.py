@@ -32,7 +32,7 @@ from controller.broker.settings import QUEUED_REQUESTS, BrokerSettings, Listener
 from controller.clock import Timer
 from controller.hosts.listening import CannotListen, ConnectionGate, bound_socket, host_of, reserved_descriptors
 from controller.hosts.network import TURN_S, LoopScheduler, NetworkThread, RunningSteps
-from controller.hosts.request_stages import RequestStages, Slot, Unsent, kind_of
+from controller.hosts.request_stages import FOLLOWER, RequestStages, Slot, Unsent, kind_of
 from controller.hosts.sending import RangeCut, SendQueue
 from controller.hosts.tls import EncryptedSocket, HandshakeFailed, TlsListener
 from controller.protocol.errors import MalformedFrame, ProtocolError
@@ -77,6 +77,7 @@ class ServerConnection:
         "_frames",
         "_held",
         "_idle_timer",
+        "_is_follower",
         "_is_large",
         "_loop",
         "_mute_timer",
@@ -119,13 +120,11 @@ class ServerConnection:
         self._working: RunningSteps | None = None  # a request that takes several slices; the next one waits for it
         self._waiting = False  # for its turn
         self._arriving = False  # what has arrived waits to be read
-        self._is_large = False
+        self._is_large = self._is_follower = False
         self.arrived_bytes = 0
         """Of the request that has begun to arrive."""
-        self._ending = False  # nothing more is read; closed once what is there is sent
-        self._closed = False
-        self._active_s = self._loop.time()
-        self._arrived_s = self._active_s
+        self._ending = self._closed = False  # ending: nothing more is read; closed once what is there is sent
+        self._active_s = self._arrived_s = self._loop.time()
         self._idle_timer: Timer | None = None
         self._stall_timer: Timer | None = None
         self._mute_timer: Timer | None = None  # while it is muted
@@ -167,8 +166,8 @@ class ServerConnection:
                 self._loop.remove_reader(self._socket.fileno())
             return
         self._arriving = True
-        if self._is_large:
-            self._server.turns.give_way(self._read)  # to those that send little
+        if self._is_large or self._is_follower:
+            self._server.turns.give_way(self._read)  # to clients that send little: a follower gets more at once then
         else:
             self._server.turns.arrive(self._read)
 
@@ -232,6 +231,7 @@ class ServerConnection:
             while self._may_hand_over():
                 frame = self._frames.pop(0)
                 kind = 0 if self._unsent is None else kind_of(frame)
+                self._is_follower = kind >= FOLLOWER
                 slot = Slot(self.answer, len(frame), kind, self._arrived_s, now_s)
                 self._slots.append(slot)
                 self._unanswered += slot.size

@@ -25,6 +25,7 @@ from controller.hosts.network import (
     NetworkThread,
     _CountingSelector,
 )
+from controller.hosts.request_stages import RequestStages
 from controller.hosts.sending import SendQueue
 from controller.hosts.server import ACCEPTED_AT_ONCE, LARGE_BYTES, ServerLimits
 from controller.protocol.framing import framed
@@ -98,6 +99,33 @@ def test_a_request_in_many_slices_lets_others_be_answered_and_its_own_connection
         assert serving.echo.received == [b"other"], "the next request of the same connection waits"
         other_answered.set()
         assert [read(one), read(one)] == [b"long", b"next"]
+
+
+FETCHES = {
+    "follower": b"\0\x01\0\x0b\0\0\0\x01\xff\xff\0\0\0\x02",
+    "client": b"\0\x01\0\x0b\0\0\0\x01\xff\xff\xff\xff\xff\xff",
+}
+
+
+@pytest.mark.parametrize("first", ["follower", "client"])
+def test_a_followers_fetch_is_read_after_what_clients_sent(serving: Serving, first: str) -> None:
+    """Planted: read both in the order in which they came. A follower then fetched each produce on its own."""
+    serving.server.stages = RequestStages()
+    second = next(one for one in FETCHES if one != first)
+    with closing(serving.connect()) as one, closing(serving.connect()) as other:
+        for connection, who in ((one, first), (other, second)):
+            connection.sendall(framed(FETCHES[who]))
+            assert read(connection) == FETCHES[who]
+        serving.echo.received.clear()
+        stands, standing = threading.Event(), threading.Event()
+        loop = serving.server.network.loop
+        loop.call_soon_threadsafe(lambda: (stands.set(), standing.wait(DEADLINE_S)))
+        assert stands.wait(DEADLINE_S)
+        one.sendall(framed(FETCHES[first]))
+        other.sendall(framed(FETCHES[second]))
+        standing.set()
+        assert [read(one), read(other)] == [FETCHES[first], FETCHES[second]]
+    assert serving.echo.received == [FETCHES["client"], FETCHES["follower"]]
 
 
 def test_many_new_connections_are_accepted_some_at_a_time(serving: Serving) -> None:
