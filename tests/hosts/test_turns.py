@@ -110,6 +110,12 @@ FETCHES = {
 @pytest.mark.parametrize("first", ["follower", "client"])
 def test_a_followers_fetch_is_read_after_what_clients_sent(serving: Serving, first: str) -> None:
     """Planted: read both in the order in which they came. A follower then fetched each produce on its own."""
+    stands, standing = threading.Event(), threading.Event()
+
+    def stand() -> None:
+        stands.set()
+        standing.wait(DEADLINE_S)
+
     serving.server.stages = RequestStages()
     second = next(one for one in FETCHES if one != first)
     with closing(serving.connect()) as one, closing(serving.connect()) as other:
@@ -117,9 +123,7 @@ def test_a_followers_fetch_is_read_after_what_clients_sent(serving: Serving, fir
             connection.sendall(framed(FETCHES[who]))
             assert read(connection) == FETCHES[who]
         serving.echo.received.clear()
-        stands, standing = threading.Event(), threading.Event()
-        loop = serving.server.network.loop
-        loop.call_soon_threadsafe(lambda: (stands.set(), standing.wait(DEADLINE_S)))
+        serving.server.network.call(stand)
         assert stands.wait(DEADLINE_S)
         one.sendall(framed(FETCHES[first]))
         other.sendall(framed(FETCHES[second]))
