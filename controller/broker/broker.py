@@ -639,7 +639,7 @@ class Broker:
         exchange: RequestContext,
         request: ControlRequest,
         handle: Callable[..., Steps],
-        then: Callable[[Any], None] = lambda _request: None,
+        then: Callable[[Any], Steps | None] = lambda _request: None,
     ) -> None:
         """The controller's requests change the same partitions: one of them is done before the next begins."""
         refused = partial(self._is_of_earlier_incarnation, exchange, request)
@@ -650,7 +650,7 @@ class Broker:
             response = yield from handle(request, refused)
             if response is not None:
                 exchange.answer(response)
-            then(request)
+            yield from then(request) or ()
 
         def steps() -> Steps:
             yield from self._run(handler, exchange, request) or ()

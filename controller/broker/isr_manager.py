@@ -30,7 +30,7 @@ from controller.broker.metadata import BrokerIdentity, MetadataCache
 from controller.broker.partition import Partition, PartitionEvents, Role
 from controller.broker.ports import Peers
 from controller.broker.replica_manager import ReplicaManager
-from controller.broker.request_context import on_broker_thread
+from controller.broker.request_context import SLICE, Steps, on_broker_thread
 from controller.broker.settings import BrokerSettings
 from controller.clock import Clock, Future, Timer, spawn
 from controller.core.channels import PeerConnection, PeerError, PeerUnreachable
@@ -449,19 +449,20 @@ class IsrManager:
         """What is asked for of a partition and not answered yet."""
         return self._slots.get((topic, index))
 
-    def roles_changed(self, request: LeaderAndIsrRequest) -> None:
+    def roles_changed(self, request: LeaderAndIsrRequest) -> Steps:
         """The partitions that the request names are what they are now; a newer leader epoch empties their slots.
 
         A proposal that the controller did not know better than after all, such as one for a partition that it could
         not read for a while, is sent again.
         """
-        for topic in request.topic_states:
-            for state in topic.partition_states:
-                key = topic.topic_name, state.partition_index
-                self._watch(key)
-                slot = self._slots.get(key)
-                if slot is not None and slot.rejected_by is not None:
-                    self._slots[key] = msgspec.structs.replace(slot, rejected_by=None)
+        topics = request.topic_states
+        keys = ((topic.topic_name, state.partition_index) for topic in topics for state in topic.partition_states)
+        for done, key in enumerate(keys, 1):
+            self._watch(key)
+            if (slot := self._slots.get(key)) is not None and slot.rejected_by is not None:
+                self._slots[key] = msgspec.structs.replace(slot, rejected_by=None)
+            if done % SLICE == 0:
+                yield None
 
     def _stopped(self, partitions: Sequence[Partition]) -> None:
         """Their slots are emptied: a partition that is led again may be so in the same leader epoch."""
