@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from controller.hosts.sending import SENDFILE_FROM_BYTES, RangeCut, SendQueue
+from controller.hosts.sending import RECENT_S, SENDFILE_FROM_BYTES, RangeCut, SendQueue
 from controller.machine.disk import MemoryDisk
 from controller.protocol.framing import Part, framed, joined
 from controller.storage.disk import Device, FileRange, NotCached
@@ -130,6 +131,26 @@ def test_a_large_answer_stops_for_others(
     outgoing.send(gives_way=False)
     assert outgoing.left_bytes < left_bytes - 5_004, "a connection that is closed sends what the socket takes"
     assert send_all(outgoing, far, random.Random(1)) == framed(large.read())
+
+
+def test_recent_records_are_sent_at_once_and_asked_for_once_their_client_is_slow(
+    pair: tuple[socket.socket, socket.socket], file: OpenFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: never ask. A client that stops reading for an hour then makes the broker's thread wait for a disk."""
+    monkeypatch.setattr("controller.hosts.sending.PIECE_BYTES", 5_000)
+    asked: list[int] = []
+    monkeypatch.setattr(OpenFile, "require_cached", lambda _file, position, _length: asked.append(position))
+    near, far = pair
+    outgoing = SendQueue(near, lambda _fd, sent: sent >= 5_000)
+    outgoing.put([FileRange(file, 0, 20 * BUFFER_BYTES, is_recent=True)])
+    outgoing.send()
+    assert not asked
+    assert 0 < outgoing.left_bytes < 20 * BUFFER_BYTES - 10_000, "as much as the socket took, though others ask"
+    far.recv(1 << 20)
+    later_s = time.monotonic() + RECENT_S
+    monkeypatch.setattr("controller.hosts.sending.time.monotonic", lambda: later_s)
+    outgoing.send()
+    assert asked
 
 
 def test_a_large_range_of_a_file_in_memory_is_sent(pair: tuple[socket.socket, socket.socket]) -> None:
