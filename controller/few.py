@@ -26,17 +26,22 @@ class Few(Generic[K, V]):
 
     def _at(self, held: tuple[Any, ...], key: K) -> int:
         """Return the index of the key, or -1 if it is absent."""
-        for at in range(0, len(held), 2):
+        if held and held[0] == key:  # most have one
+            return 0
+        for at in range(2, len(held), 2):
             if held[at] == key:
                 return at
         return -1
 
     def get(self, key: K) -> V | None:
-        held = self._held
-        if isinstance(held, dict):
+        held: Any = self._held
+        if type(held) is dict:
             return held.get(key)
-        at = self._at(held, key) if held else -1
-        value: V | None = None if at < 0 else held[at + 1]
+        if held and held[0] == key:
+            value: V | None = held[1]
+        else:
+            at = self._at(held, key)
+            value = None if at < 0 else held[at + 1]
         return value
 
     def __contains__(self, key: K) -> bool:

@@ -436,19 +436,14 @@ class Broker:
     def _first_slice(
         self, request: Request, respond: Respond, client: Requester | None, size_bytes: int = 0, *, heavy: bool = False
     ) -> Steps | None:
-        key = request.header.api_key
+        header = request.header
         client = client or self._local
+        heavy = heavy or header.api_key in _MAY_ANSWER_MUCH
         exchange = RequestContext(
-            request,
-            respond,
-            client.listener,
-            self._noted,
-            self._drive,
-            host=client.host,
-            heavy=heavy or key in _MAY_ANSWER_MUCH,
+            header, request.value, respond, client.listener, self._noted, self._drive, client.host, heavy
         )
         if self._quotas is not None and self._quotas.active and client is not self._local:
-            exchange.settle = charge = self._quotas.charge(client, request.header, size_bytes)
+            exchange.settle = charge = self._quotas.charge(client, header, size_bytes)
             if charge is not None:
                 steps = self._admitted(exchange, client, request.value)
                 charge.handled()

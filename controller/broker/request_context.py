@@ -29,6 +29,7 @@ from controller.clock import Clock, Future
 from controller.protocol.codec import (
     ApiKey,
     Request,
+    RequestHeader,
     UnsupportedVersion,
     decode_request,
     decode_response_body,
@@ -224,49 +225,23 @@ Send: TypeAlias = Callable[[int], None]
 """Sends the answer, with a throttle time in ms."""
 
 
-class RequestContext:
+class RequestContext(msgspec.Struct, eq=False):
     """A request that is being answered. `host`: its client's address. `heavy`: its answer may be large, and is encoded
-    by a job of its own."""
+    by a job of its own. `transform` changes the response before it is encoded. `settle` is called with a `Send` when
+    the request is answered, which it calls once, at once or later: a `Charge`. None: no quota concerns the request, as
+    nearly always."""
 
-    __slots__ = (
-        "_drive",
-        "_note",
-        "_respond",
-        "_value",
-        "answered",
-        "header",
-        "heavy",
-        "host",
-        "listener",
-        "settle",
-        "transform",
-    )
-
-    def __init__(
-        self,
-        request: Request,
-        respond: Respond,
-        listener: str,
-        note: Callable[[str, str], None],
-        drive: Drive = finish,
-        *,
-        host: str = "",
-        heavy: bool = False,
-    ) -> None:
-        self.heavy = heavy
-        self.host = host
-        self._drive = drive
-        self.header = request.header
-        self.listener = listener
-        self.answered = False
-        self.transform: Callable[[Any], ResponseValue] | None = None
-        """Changes the response before it is encoded."""
-        self.settle: Any = None
-        """Called with a `Send` when the request is answered, which it calls once, at once or later: a `Charge`. None:
-        no quota concerns the request, as nearly always."""
-        self._value: RequestValue | None = request.value
-        self._respond = respond
-        self._note = note
+    header: RequestHeader
+    _value: RequestValue | None
+    _respond: Respond
+    listener: str
+    _note: Callable[[str, str], None]
+    _drive: Drive = finish
+    host: str = ""
+    heavy: bool = False
+    answered: bool = False
+    transform: Callable[[Any], ResponseValue] | None = None
+    settle: Any = None
 
     def answer(self, value: ResponseValue) -> None:
         """Send the answer. A value that can't be encoded is a bug of the caller, which may be the controller on its own

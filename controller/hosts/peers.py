@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -111,8 +112,12 @@ class SocketConnection:
         self._writing: asyncio.Task[None] | None = None
         self._opened: Future[None] | None = None
         self._asking: _Asking | None = None
+        self._late: tuple[type[PeerError], str, float] | None = None
+        """What is waited for, the connection or an answer: the error if it is late, and its limit in ms."""
+        self._due_ms = math.inf
         self._timer: Timer | None = None
-        """Of what is waited for: the connection, or an answer."""
+        """Set again when it runs, if what is waited for then is not due: most answers come long before that."""
+        self._timer_ms = math.inf
         self._correlation_id = 0
         self._again_s: float | None = None
         """When to log in again, on the loop's clock."""
@@ -145,14 +150,14 @@ class SocketConnection:
         if self._over is not None:
             self._end(self._over)
         else:
-            self._end_after(timeout_ms, PeerUnreachable(f"{self}: no connection in {timeout_ms:.0f} ms"))
+            self._end_after(timeout_ms, PeerUnreachable, "connection")
             self._open_once()
 
     def _begin(self, asking: _Asking, timeout_ms: float) -> None:
         if self._over is not None:
             self._end(self._over)
             return
-        self._end_after(timeout_ms, PeerTimedOut(f"{self}: no answer in {timeout_ms:.0f} ms"))
+        self._end_after(timeout_ms, PeerTimedOut, "answer")
         if self._link is None:
             self._open_once()
         elif self._login is not None and self._again_s is not None and self._network.loop.time() >= self._again_s:
@@ -161,8 +166,28 @@ class SocketConnection:
         else:
             self._send(self._link, asking)
 
-    def _end_after(self, timeout_ms: float, late: PeerError) -> None:
-        self._timer = self._network.clock.call_later(timeout_ms, lambda: self._end(late))
+    def _end_after(self, timeout_ms: float, error: type[PeerError], what: str) -> None:
+        self._late = error, what, timeout_ms
+        self._due_ms = self._network.clock.now_ms() + timeout_ms
+        if self._due_ms < self._timer_ms:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = self._due_ms
+        clock = self._network.clock
+        self._timer = clock.call_later(self._due_ms - clock.now_ms(), self._check_late)
+
+    def _check_late(self) -> None:
+        self._timer, self._timer_ms = None, math.inf
+        if self._late is None:
+            return
+        if self._network.clock.now_ms() < self._due_ms:
+            self._set_timer()
+            return
+        error, what, timeout_ms = self._late
+        self._end(error(f"{self}: no {what} in {timeout_ms:.0f} ms"))
 
     def _open_once(self) -> None:
         if self._opening is None:
@@ -182,7 +207,7 @@ class SocketConnection:
         self._link = link
         if self._opened is not None:
             opened, self._opened = self._opened, None
-            self._stop_timer()
+            self._late = None
             opened.resolve(None)
         elif self._asking is not None:
             self._send(link, self._asking)
@@ -225,14 +250,8 @@ class SocketConnection:
         except ProtocolError as error:
             self._end(PeerUnreachable(f"{self}: {error}"))
             return
-        self._asking = None
-        self._stop_timer()
+        self._asking = self._late = None
         asking.answer.resolve(body)
-
-    def _stop_timer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
 
     def _end(self, why: PeerError) -> None:
         """The first reason counts, and is given from then on."""
@@ -243,7 +262,9 @@ class SocketConnection:
                 task.cancel()
         if self._link is not None:
             self._link.close()
-        self._stop_timer()
+        self._late = None
+        if self._timer is not None:
+            self._timer.cancel()
         opened, self._opened = self._opened, None
         asking, self._asking = self._asking, None
         if opened is not None:

@@ -43,28 +43,19 @@ def name_of(kind: int) -> str:
     return name + ("" if kind < _CONSUMER else "Follower" if kind >= FOLLOWER else "Consumer")
 
 
-class Slot:
+class Slot(msgspec.Struct, eq=False):
     """The place of one request's answer in its connection's order. Called with the answer, on any thread: a controller
     answers on its own. Times are the loop's, in seconds; `handled_s` is 0 until the handler has returned."""
 
-    __slots__ = ("_answer", "answered_s", "arrived_s", "begun_s", "handled_s", "kind", "parts", "ready", "size")
-
-    def __init__(
-        self,
-        answer: Callable[[Slot, Sequence[Part] | None], None],
-        size: int,
-        kind: int,
-        arrived_s: float,
-        begun_s: float,
-    ) -> None:
-        self._answer = answer
-        self.parts: Sequence[Part] | None = None
-        self.ready = False
-        self.size = size
-        self.kind = kind
-        self.arrived_s = arrived_s
-        self.begun_s = begun_s
-        self.handled_s = self.answered_s = 0.0
+    _answer: Callable[[Slot, Sequence[Part] | None], None]
+    size: int
+    kind: int
+    arrived_s: float
+    begun_s: float
+    parts: Sequence[Part] | None = None
+    ready: bool = False
+    handled_s: float = 0.0
+    answered_s: float = 0.0
 
     def __call__(self, parts: Sequence[Part] | None) -> None:
         self._answer(self, parts)

@@ -47,7 +47,7 @@ class _FromFile:
 
     def __init__(self, records: FileRange) -> None:
         self.range = records
-        self.asked_from_s = time.monotonic() + RECENT_S
+        self.asked_from_s = time.monotonic() + RECENT_S if records.is_recent else 0.0
         """If it is recent: from when on the page cache is asked for it."""
         self.position = records.position
         self.left = records.length
@@ -65,14 +65,16 @@ class SendQueue:
         self._socket: Any = sock
         self._others_ask = others_ask
         self._plain = isinstance(sock, socket.socket)
-        self._parts: deque[memoryview | _FromFile] = deque()
+        self._parts: deque[Any] = deque()
+        """Each is a memoryview or a _FromFile."""
         self.left_bytes = 0
 
     def put(self, parts: Iterable[Part]) -> None:
         """One frame, behind what is there. RangeCut, UnencodableValue: none of it was put."""
-        ready = [part if isinstance(part, IN_MEMORY) else _read_if_small(part, self._plain) for part in parts]
+        plain = self._plain
+        ready = [part if type(part) in IN_MEMORY else _read_if_small(part, plain) for part in parts]
         for part in framed_parts(ready):
-            if isinstance(part, bytes):
+            if type(part) is bytes:
                 if part:  # between two ranges there is nothing, and nothing can't be sent
                     self._parts.append(memoryview(part))
                     self.left_bytes += len(part)
@@ -99,12 +101,14 @@ class SendQueue:
             NotCached: sending would wait for a disk: what was in the page cache when the answer was made has been
                 evicted. When its `read_in` has returned, the call is to be repeated.
         """
-        allowed = SEND_AT_ONCE_BYTES
+        allowed, parts = SEND_AT_ONCE_BYTES, self._parts
         try:
-            while self._parts and allowed > 0:
-                head = self._parts[0]
-                if isinstance(head, memoryview):
+            while parts and allowed > 0:
+                head = parts[0]
+                if type(head) is memoryview:
                     allowed -= self._send_memory()
+                    if not parts:
+                        return
                 elif head.range.is_recent:
                     allowed -= self._send_range(head, allowed, was_read_in or time.monotonic() < head.asked_from_s)
                     was_read_in = False
@@ -113,7 +117,7 @@ class SendQueue:
                     allowed -= self._send_range(head, min(allowed, PIECE_BYTES), was_read_in)
                     was_read_in = False
                 sent = SEND_AT_ONCE_BYTES - allowed
-                if gives_way and self._parts and self._others_ask(self._socket.fileno(), sent):
+                if gives_way and sent >= PIECE_BYTES and parts and self._others_ask(self._socket.fileno(), sent):
                     return
         except BlockingIOError:
             return
@@ -121,13 +125,11 @@ class SendQueue:
     def _send_memory(self) -> int:
         parts = self._parts
         if len(parts) == 1 or not (HAS_SENDMSG and self._plain):
-            buffer = parts[0]
-            assert isinstance(buffer, memoryview)
-            return self._sent(self._socket.send(buffer[: PIECE_BYTES if self._plain else TLS_SEND_BYTES]))
+            return self._sent(self._socket.send(parts[0][: PIECE_BYTES if self._plain else TLS_SEND_BYTES]))
         buffers: list[memoryview] = []
         flags = 0
         for part in parts:
-            if not isinstance(part, memoryview):
+            if type(part) is not memoryview:
                 flags = MORE
                 break
             if len(buffers) == BUFFERS_AT_ONCE:
@@ -139,13 +141,11 @@ class SendQueue:
         """Drops `count` bytes of memory from what is first."""
         parts, left = self._parts, count
         while left:
-            head = parts[0]
-            assert isinstance(head, memoryview)
-            if left < len(head):
-                parts[0] = head[left:]
-                break
+            head = parts.popleft()
             left -= len(head)
-            parts.popleft()
+            if left < 0:
+                parts.appendleft(head[left:])
+                break
         self.left_bytes -= count
         return count
 
@@ -191,7 +191,7 @@ def _has_descriptor(part: RecordRange) -> TypeGuard[FileRange]:
     return True
 
 
-def _read_if_small(part: RecordRange, plain: bool) -> Part:
+def _read_if_small(part: Any, plain: bool) -> Part:
     data: bytes | None
     if _has_descriptor(part):
         if plain and HAS_SENDFILE and part.length >= SENDFILE_FROM_BYTES:

@@ -204,7 +204,7 @@ class ServerConnection:
         if self._stall_timer is None and buffer.is_within:
             self._stall_timer = self._clock.call_later(self._server.stall_ms, self._watch_stall)
         self._frames.extend(frames)
-        if self._waiting:
+        if self._waiting or not self._frames:
             self._throttle()
         else:
             self._take(one=True)
@@ -245,7 +245,7 @@ class ServerConnection:
                 else:
                     slot.handled_s = now_s
                 is_over = one or now_s >= until
-                if is_over or not self._may_hand_over():
+                if self._slots and self._slots[0].ready and (is_over or not self._may_hand_over()):
                     self._flush()
                 if is_over:
                     break
@@ -372,7 +372,7 @@ class ServerConnection:
             return
         if self._outgoing.others_come_first():
             self._watch_writable(wanted=not self._reading_in)
-        else:
+        elif self._outgoing.left_bytes or self._ending:
             self._send()
 
     def _send(self, *, was_read_in: bool = False) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from struct import Struct
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from controller.protocol.errors import MalformedFrame, UnencodableValue
 
@@ -90,18 +90,26 @@ def framed_parts(parts: Iterable[Part]) -> list[bytes | RecordRange]:
     parts = list(parts)
     if len(parts) == 1 and type(only := parts[0]) is bytes and len(only) <= FRAME_BYTES_SAID_MAX:
         return [framed(only)]
-    size = sum(map(size_bytes, parts))
-    if size > FRAME_BYTES_SAID_MAX:
-        raise UnencodableValue(f"a frame of {size} bytes: four bytes can say {FRAME_BYTES_SAID_MAX}")
-    ready: list[bytes | RecordRange] = []
-    in_memory: list[Part] = [size.to_bytes(SIZE_BYTES, "big")]
+    size = 0
+    in_memory: list[Any] = [b""]
+    groups: list[Any] = [in_memory]
     for part in parts:
-        if isinstance(part, IN_MEMORY):
+        if type(part) is bytes:
+            size += len(part)
+            in_memory.append(part)
+        elif isinstance(part, IN_MEMORY):
+            size += size_bytes(part)
             in_memory.append(part)
         else:
-            ready += (joined(in_memory), part)
+            size += part.length
             in_memory = []
-    return [*ready, joined(in_memory)] if in_memory else ready
+            groups += (part, in_memory)
+    if size > FRAME_BYTES_SAID_MAX:
+        raise UnencodableValue(f"a frame of {size} bytes: four bytes can say {FRAME_BYTES_SAID_MAX}")
+    groups[0][0] = _SIZE.pack(size)
+    if not in_memory:
+        groups.pop()
+    return [b"".join(one) if type(one) is list else one for one in groups]
 
 
 def frame_size(prefix: bytes, limit: int = FRAME_BYTES_MAX) -> int:

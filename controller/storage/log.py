@@ -13,7 +13,6 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from controller.storage.batches import (
     HEADER_BYTES,
@@ -557,11 +556,8 @@ class PartitionLog:
             self.unavailable.check(offset)
         self._require_open()
         if limit <= offset:
-            return self._active.range(0, 0)
-        found = range_from(self._segments, offset, max_bytes, limit, whole_first_batch)
-        active = self._active
-        is_recent = offset >= active.base_offset and active.was_written_lately(found.position, self._now_ms())
-        return replace(found, is_recent=True) if is_recent else found
+            return FileRange(self._active.file.held(), 0, 0)
+        return range_from(self._segments, offset, max_bytes, limit, whole_first_batch, self._now_ms())
 
     def read_cached(
         self, offset: int, max_bytes: int, up_to: int | None = None, *, whole_first_batch: bool = True

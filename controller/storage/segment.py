@@ -482,9 +482,6 @@ class Segment:
             raise
         return start
 
-    def range(self, position: int, length: int, cut_bytes: int = 0, left_bytes: int = 0) -> FileRange:
-        return FileRange(self.file.held(), position, length, cut_bytes, left_bytes)
-
     def headers_since(self, timestamp_ms: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """From where the first batch with a record of this time or later, at `offset` or above, is to be sought."""
         self._load()
@@ -725,23 +722,25 @@ def index_of(segments: Sequence[Segment], offset: int) -> int:
 
 
 def range_from(
-    segments: Sequence[Segment], offset: int, max_bytes: int, up_to: int, whole_first_batch: bool
+    segments: Sequence[Segment], offset: int, max_bytes: int, up_to: int, whole_first_batch: bool, now_ms: int
 ) -> FileRange:
     """See PartitionLog.read; `offset` is within the log, or its end."""
-    index = index_of(segments, offset)
+    last = len(segments) - 1
+    index = last if offset >= segments[last].base_offset else index_of(segments, offset)
     while True:
         segment = segments[index]
         reader = HeaderReader(segment.file)
         start = segment.position_of(offset, reader)
         end = segment.position_of(up_to) if up_to < segment.next_offset else segment.size_bytes
-        is_last = index == len(segments) - 1
-        if start < end or is_last or up_to <= segment.next_offset:
+        if start < end or index == last or up_to <= segment.next_offset:
             break
         index += 1
-    length = max(end - start, 0)
+    is_recent = index == last and segment.was_written_lately(start, now_ms)
+    length = end - start if end > start else 0
     if length <= max_bytes:
-        return segment.range(start, length)
+        return FileRange(segment.file.held(), start, length, 0, 0, is_recent)
     complete = segment.last_batch_end(start, start + max_bytes, reader) - start
     if complete:
-        return segment.range(start, complete, max_bytes - complete, length - complete)
-    return segment.range(start, max(max_bytes, segment.batch_bytes(start, reader) if whole_first_batch else 0))
+        return FileRange(segment.file.held(), start, complete, max_bytes - complete, length - complete, is_recent)
+    length = max(max_bytes, segment.batch_bytes(start, reader) if whole_first_batch else 0)
+    return FileRange(segment.file.held(), start, length, 0, 0, is_recent)

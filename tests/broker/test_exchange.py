@@ -8,7 +8,6 @@ import pytest
 
 from controller.broker.request_context import RequestContext
 from controller.protocol import ApiKey, RequestHeader, decode_response
-from controller.protocol.codec import Request
 from controller.protocol.errors import ErrorCode
 from controller.protocol.fetch import (
     FetchPartition,
@@ -30,9 +29,8 @@ class Asked:
     def __init__(self) -> None:
         self.answers: list[Sequence[Part] | None] = []
         self.notes: list[str] = []
-        request = Request(HEADER, ASKED)
         self.exchange = RequestContext(
-            request, self.answers.append, "PLAINTEXT", lambda _level, text: self.notes.append(text)
+            HEADER, ASKED, self.answers.append, "PLAINTEXT", lambda _level, text: self.notes.append(text)
         )
 
     def answer(self) -> FetchResponse:

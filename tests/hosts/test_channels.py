@@ -333,6 +333,17 @@ def test_a_lasting_connection_is_of_no_more_use_after_an_error(
     assert wired.broker.received == [0]
 
 
+@pytest.mark.parametrize("before_ms", [200.0, LONG_MS])
+def test_each_request_over_a_lasting_connection_has_its_own_time(wired: Wired, before_ms: float) -> None:
+    wired.broker.script = ["answer", "silence"]
+    connection = SocketPeers(wired.network, "1", wired.dial).connect("127.0.0.1", wired.broker.port)
+    assert wait(numbered_over(connection, 0, before_ms), DEADLINE_S)
+    asked_ms = wired.network.clock.now_ms()
+    with pytest.raises(PeerTimedOut, match="no answer in 600 ms"):
+        wait(numbered_over(connection, 1, 600.0), DEADLINE_S / 2)
+    assert wired.network.clock.now_ms() >= asked_ms + 600.0
+
+
 @pytest.mark.parametrize("on_loop", [False, True])
 def test_closing_a_lasting_connection_answers_whoever_waits_even_before_it_was_opened(
     wired: Wired, on_loop: bool

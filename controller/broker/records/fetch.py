@@ -385,6 +385,10 @@ class NewLeaderships:
         return min(wanted_ms, max(FIRST_WAIT_MS, int(lasted_ms)))
 
 
+KEPT = 4
+"""Partitions whose state a follower's fetch keeps while it waits, as there are few followers."""
+
+
 def _follower_key(replica: int) -> tuple[str, int]:
     """Under which all fetches of a follower wait: no topic has that name, and no session has a number below 0."""
     return "", -1 - replica
@@ -394,8 +398,8 @@ class DelayedFetch(DelayedOperation):
     """A fetch that waits for records. `readings` are the first results for `partitions`, none of which completes it.
     `leaderships`: those that end the wait of the follower that asks.
 
-    While the client is at the end of all partitions, as followers of idle ones are, no state is kept per partition: it
-    is rebuilt from the context."""
+    While the client is at the end of all partitions, as followers of idle ones are, no state is kept per partition
+    where there are many, of partitions or of consumers: it is rebuilt from the context."""
 
     __slots__ = ("_answer", "_ask", "_context", "_leaderships", "_reader", "_since_ms", "_watched")
 
@@ -432,7 +436,8 @@ class DelayedFetch(DelayedOperation):
             size_bytes += watched.size_bytes
         if ended or size_bytes >= self._ask.min_bytes or self._leads_more():
             return self.force_complete()
-        if all(watched.is_at_end for watched in all_watched):
+        keeps = self._ask.from_follower and len(all_watched) <= KEPT
+        if not keeps and all(watched.is_at_end for watched in all_watched):
             self._watched = None
         return False
 
