@@ -585,6 +585,7 @@ class Broker:
         if request.acks != ACKS_NONE:
             internal = exchange.header.client_id == ADMIN_CLIENT
             yield from self.data.produce.handle(request, version, exchange.answer, internal=internal)
+            exchange.release_request()  # the memory of its records is wanted for the next one's while it waits
             return
 
         def appended(good: bool) -> None:

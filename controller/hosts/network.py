@@ -34,6 +34,7 @@ from typing import Any, TypeVar
 
 from controller.broker.request_context import Job, JobLane, Steps, Yielded
 from controller.clock import Future, Timer
+from controller.protocol.framing import FrameMemory
 from controller.storage.device_pools import DevicePools
 from controller.storage.devices import DeviceJobs, JobOutcome, outcome_of
 from controller.storage.disk import Device
@@ -118,6 +119,8 @@ class NetworkThread:
         self.ident: int | None = None
         """The thread's, once it runs."""
         self.clock = RealClock(self)
+        self.memory = FrameMemory()
+        """For what arrives on the loop."""
 
     def start(self) -> None:
         self._thread.start()

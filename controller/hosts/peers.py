@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -17,20 +17,16 @@ from controller.core.channels import ControllerChannels, PeerError, PeerTimedOut
 from controller.hosts.login import Login
 from controller.hosts.network import NetworkThread
 from controller.hosts.tls import TlsContext
-from controller.protocol.codec import ApiKey, RequestHeader, read_response_header, request_head, response_body
+from controller.protocol.codec import ApiKey, RequestHeader, read_response_header, request_head
 from controller.protocol.errors import MalformedFrame, ProtocolError
-from controller.protocol.framing import SIZE_BYTES, frame_size
+from controller.protocol.framing import SIZE_BYTES, Frame, FrameBuffer, FrameMemory
 from controller.trace import Noted, Trace
 from controller.zookeeper.client import EventSink
 
 PIECE_BYTES = 256 * 1024
 """A longer request is written in pieces, each once the socket has taken the one before: the transport copies what the
 socket does not take, and the same bytes may be on their way to a thousand brokers."""
-_HEADER_BYTES = 64
-"""More than the header of any response takes that is known here."""
 
-Frame: TypeAlias = list[memoryview]
-"""In the pieces that it came in."""
 Outcome: TypeAlias = Frame | Exception
 
 
@@ -197,7 +193,7 @@ class SocketConnection:
 
     async def _open(self) -> None:
         """Open the connection, and stay until it is over, so that what is waited for is answered when the loop ends."""
-        link = await PeerSocket.connect(self._dialled, self._tls, self._address[0])
+        link = await PeerSocket.connect(self._network.memory, self._dialled, self._tls, self._address[0])
         if self._login is not None:
             try:
                 await self._log_in(self._login, link)
@@ -298,7 +294,7 @@ async def _asked(link: PeerSocket, header: RequestHeader, body: bytes) -> bytes:
     outcome = await answered
     if isinstance(outcome, Exception):
         raise outcome
-    return body_of(header, outcome)
+    return bytes(body_of(header, outcome))
 
 
 async def _write(link: PeerSocket, *parts: bytes) -> None:
@@ -316,42 +312,35 @@ def framed_head(header: RequestHeader, body_bytes: int) -> bytes:
     return (len(head) + body_bytes).to_bytes(SIZE_BYTES, "big") + head
 
 
-def body_of(header: RequestHeader, frame: Frame) -> bytes:
-    """The body of the response to a request, of which each byte is copied once: a follower gets megabytes so.
-    MalformedFrame, also for one to another request."""
-    key, version = header.api_key, header.api_version
-    first = bytes(frame[0][:_HEADER_BYTES])
-    if len(first) < _HEADER_BYTES:
-        answered, body = response_body(key, version, b"".join(frame))
-    else:
-        answered, start = read_response_header(key, version, first)
-        body = b"".join([frame[0][start:], *frame[1:]])
+def body_of(header: RequestHeader, frame: Frame) -> Any:
+    """The body of the response to a request, of a Fetch perhaps a view. MalformedFrame, also for one to another."""
+    answered, start = read_response_header(header.api_key, header.api_version, frame)
     if answered != header.correlation_id:
         raise MalformedFrame(f"the answer is to request {answered}, not to {header.correlation_id}")
-    return body
+    return frame[start:] if header.api_key is ApiKey.FETCH else bytes(frame[start:])
 
 
-class PeerSocket(asyncio.Protocol):
+class PeerSocket(asyncio.BufferedProtocol):
     """The socket: what is written waits for it, and what comes is handed over when it is a whole frame."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: FrameMemory) -> None:
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
         self._writable.set()
-        self._prefix = b""
-        self._missing: int | None = None
-        """Bytes to come of the frame that `_pieces` begins; None while its size is not known."""
-        self._pieces: Frame = []
+        self._memory = memory
+        self._frames = FrameBuffer(memory=memory)
         self._expected: Callable[[Outcome], None] | None = None
         self._broken: Exception | None = None
 
     @classmethod
-    async def connect(cls, address: Address, tls: TlsContext | None = None, name: str | None = None) -> PeerSocket:
+    async def connect(
+        cls, memory: FrameMemory, address: Address, tls: TlsContext | None = None, name: str | None = None
+    ) -> PeerSocket:
         """`name`: what the certificate must be for, if it is checked."""
         context = None if tls is None else tls.current()
         server_hostname = name if context is not None else None
         _, link = await asyncio.get_running_loop().create_connection(
-            cls, *address, ssl=context, server_hostname=server_hostname
+            lambda: cls(memory), *address, ssl=context, server_hostname=server_hostname
         )
         return link
 
@@ -391,27 +380,24 @@ class PeerSocket(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._break(error or EOFError("the connection was closed at the other end"))
 
-    def data_received(self, data: bytes) -> None:
-        rest = memoryview(data)
-        if self._missing is None:
-            wanted = SIZE_BYTES - len(self._prefix)
-            self._prefix += bytes(rest[:wanted])
-            rest = rest[wanted:]
-            if len(self._prefix) < SIZE_BYTES:
-                return
-            try:
-                self._missing = frame_size(self._prefix)
-            except MalformedFrame as error:
-                self._refuse(error)
-                return
-        if len(rest) > self._missing or self._expected is None:
-            self._refuse(MalformedFrame("received bytes without a request in flight"))
+    def get_buffer(self, _wanted: int) -> memoryview:
+        return self._frames.room or self._memory.scratch
+
+    def buffer_updated(self, count: int) -> None:
+        frames, expects = self._frames, self._expected is not None
+        if frames.room is not None:
+            if (frame := frames.arrived(count)) is not None:
+                self._hand_over(frame)
             return
-        self._missing -= len(rest)
-        self._pieces.append(rest)
-        if not self._missing:
-            frame, self._pieces, self._prefix, self._missing = self._pieces, [], b"", None
-            self._hand_over(frame)
+        try:
+            whole = frames.feed(bytes(self._memory.scratch[:count]))
+        except MalformedFrame as error:
+            self._refuse(error)
+            return
+        if not expects or len(whole) > 1 or (whole and frames.is_within):
+            self._refuse(MalformedFrame("received bytes without a request in flight"))
+        elif whole:
+            self._hand_over(whole[0])
 
     def _refuse(self, error: MalformedFrame) -> None:
         self._break(error)
@@ -420,6 +406,7 @@ class PeerSocket(asyncio.Protocol):
     def _break(self, error: Exception) -> None:
         if self._broken is None:
             self._broken = error
+        self._frames.clear()
         self._writable.set()
         self._hand_over(self._broken)
 

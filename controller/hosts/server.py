@@ -57,6 +57,8 @@ READ_BYTES = 256 * 1024
 FIRST_BYTES = 2 * 1024
 """The size of reads of small requests. It is small because there may be hundreds of connections that each send many:
 all of them are read before the next request of any is handled."""
+PRODUCE = bytes(2)
+"""How a Produce request's frame begins: its records are kept for no longer than it takes to append them."""
 LARGE_BYTES = 64 * 1024
 """A request that announces more waits while large ones that have begun to arrive hold as much as they may."""
 
@@ -108,9 +110,10 @@ class ServerConnection:
         self._sasl = server.sasl_session(client)
         self._loop = server.network.loop
         self._clock = server.network.clock
-        self._buffer = FrameBuffer(request_bytes_max)
+        memory = server.network.memory if isinstance(sock, socket.socket) else None
+        self._buffer = FrameBuffer(request_bytes_max, memory, PRODUCE)
         # Lists: an empty deque takes 600 bytes, which counts where tens of thousands of connections wait.
-        self._frames: list[bytes] = []
+        self._frames: list[Any] = []
         self._slots: list[Slot] = []
         self._unsent = None if server.stages is None else Unsent(server.stages)
         self._outgoing = SendQueue(sock, server.network.others_ask)
@@ -178,24 +181,20 @@ class ServerConnection:
         if not self._may_read():
             self._throttle()
             return
+        buffer = self._buffer
         try:
-            data = self._socket.recv(READ_BYTES if self._buffer.begun_bytes > FIRST_BYTES else FIRST_BYTES)
+            frames = buffer.receive(self._socket, READ_BYTES if buffer.begun_bytes > FIRST_BYTES else FIRST_BYTES)
         except (BlockingIOError, InterruptedError):
             self._throttle()
             return
-        except OSError:  # reset by the other end, which is how clients go, too
-            data = b""
-        if not data:
+        except (OSError, EOFError):  # closed or reset by the other end, which is how clients go
             self._dispose()
             return
-        self._active_s = self._arrived_s = self._loop.time()
-        buffer = self._buffer
-        try:
-            frames = buffer.feed(data)
         except MalformedFrame as error:
             self._server.note("warning", f"connection closed: {error}")
             self.close()
             return
+        self._active_s = self._arrived_s = self._loop.time()
         arrived = buffer.arrived_bytes
         self._hold(sum(map(len, frames)) + arrived - self.arrived_bytes)
         self.arrived_bytes = arrived

@@ -31,7 +31,7 @@ from controller.protocol.client import ApiVersion, ApiVersionsResponse, Metadata
 from controller.protocol.compiler import Entries, Writer, compile_struct, layout
 from controller.protocol.errors import ErrorCode, MalformedFrame, ProtocolError, UnencodableValue, UnknownApi
 from controller.protocol.fetch import FetchResponse
-from controller.protocol.framing import Part, joined
+from controller.protocol.framing import Frame, Part, joined
 from controller.protocol.primitives import read_tags, read_text, write_text
 from controller.protocol.schema import Message, RequestValue, ResponseValue
 
@@ -375,13 +375,13 @@ def _after_ids(api_key: ApiKey, version: int, client_id: str | None) -> bytes:
     return bytes(out)
 
 
-def read_response_header(api_key: ApiKey, version: int, frame: bytes) -> tuple[int, int]:
+def read_response_header(api_key: ApiKey, version: int, frame: Frame) -> tuple[int, int]:
     """The correlation id and where the body begins. MalformedFrame."""
     try:
         (correlation,) = _CORRELATION.unpack_from(frame)
         pos = _CORRELATION.size
         if _flexible_response(api_key, version):
-            pos = pos + 1 if frame[pos] == 0 else read_tags(frame, pos, len(frame))[1]
+            pos = pos + 1 if frame[pos] == 0 else read_tags(bytes(frame), pos, len(frame))[1]
     except (struct.error, IndexError):
         raise MalformedFrame(f"{api_key.name} version {version}: a response that ends within its header") from None
     return correlation, pos

@@ -159,6 +159,8 @@ class _Source:
         self._entries = entries
         self._version = version
         self._flexible = flexible
+        self._is_viewed = _has_records(table)
+        """It may be read from a view: of what has records."""
         self._names: dict[str, Any] = {
             "Value": table.value,
             "MalformedFrame": MalformedFrame,
@@ -251,7 +253,9 @@ class _Source:
         self._reader += [
             "stop = pos + data[pos]",
             "if pos < stop <= end and stop - pos < 0x80:",
-            f"    _{name} = data[pos + 1:stop].decode()",
+            f"    _{name} = bytes(data[pos + 1:stop]).decode()"
+            if self._is_viewed
+            else f"    _{name} = data[pos + 1:stop].decode()",
             "    pos = stop",
             "else:",
             f"    {read}",
@@ -452,6 +456,13 @@ class _Source:
             return f"return Value({', '.join(f'{field.name}=_{field.name}' for field in present)}), pos"
         self._names |= {f"_{name}": default for name, default in absent.items()}
         return f"return Value({', '.join(f'_{name}' for name in kind.__struct_fields__)}), pos"
+
+
+def _has_records(table: Struct) -> bool:
+    kinds = [field.type for field in table.fields]
+    return RecordBytes() in kinds or any(
+        _has_records(kind.of) for kind in kinds if isinstance(kind, Array | Inline | Nested)
+    )
 
 
 def _deeper(lines: list[str]) -> list[str]:

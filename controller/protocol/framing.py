@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import Any, Final, Protocol, TypeAlias
 
+import msgspec
+
 from controller.protocol.errors import MalformedFrame, UnencodableValue
 
 SIZE_BYTES = 4
@@ -79,6 +81,12 @@ def _read(records: RecordRange) -> bytes:
     return data
 
 
+Frame: TypeAlias = bytes | memoryview
+"""A view of memory that is used again once there is none left: to be kept for as long as needed, and no longer."""
+LARGE_BYTES = 16 * 1024
+"""A frame of which more is still to come is received into memory that there is for it."""
+
+
 def framed(frame: bytes) -> bytes:
     """The frame with its size before it, as it goes over the connection."""
     return len(frame).to_bytes(SIZE_BYTES, "big") + frame
@@ -123,24 +131,64 @@ def frame_size(prefix: bytes, limit: int = FRAME_BYTES_MAX) -> int:
     return size
 
 
-class FrameBuffer:
+ROOM_BYTES = 1024 * 1024
+"""Read at once into memory that is there: about 0.1 ms."""
+
+
+class FrameMemory:
+    """Memory for large frames, used again for the next one once no view of the last is left: to receive into it saves
+    a copy of all that arrives, and memory that has to be made. For one thread, though any may let go of a view."""
+
+    def __init__(self) -> None:
+        self._blocks: list[bytearray] = []
+        self.scratch = memoryview(bytearray(64 * 1024))
+        """For what is to be copied from it at once."""
+
+    def take(self, size: int) -> memoryview | None:
+        """None if that is more than a block may have, or all blocks are in use."""
+        if size > BLOCK_BYTES_MAX:
+            return None
+        for at, block in enumerate(self._blocks):
+            try:
+                block.append(0)  # which no bytearray allows that is viewed
+            except BufferError:
+                continue
+            block.pop()
+            if len(block) < size:
+                block = self._blocks[at] = bytearray(size)
+            return memoryview(block)[:size]
+        if len(self._blocks) == BLOCKS:
+            return None
+        self._blocks.append(bytearray(max(size, BLOCK_BYTES)))
+        return memoryview(self._blocks[-1])[:size]
+
+
+BLOCKS = 8
+BLOCK_BYTES, BLOCK_BYTES_MAX = 1024 * 1024 + 4096, 4 * 1024 * 1024
+
+
+class FrameBuffer(msgspec.Struct, eq=False):
     """Cuts a stream of bytes into frames: `feed` what came, and take the frames that are whole.
 
-    A frame that comes in pieces is copied once, when the last has come: a buffer that grows is copied with each.
+    A frame that comes in pieces is copied once, when the last has come: a buffer that grows is copied with each. One of
+    those that begin with `large` is received into `memory` instead, if there is some. `limit`: a frame's size at most.
     """
 
-    __slots__ = ("_limit", "_missing", "_pieces", "_prefix", "arrived_bytes", "begun_bytes")
-
-    def __init__(self, limit: int = FRAME_BYTES_MAX) -> None:
-        self._limit = limit
-        self._prefix = b""
-        self._missing: int | None = None
-        """Bytes to come of the frame that `_pieces` begins; None while its size is not known."""
-        self._pieces: list[bytes] = []
-        self.begun_bytes = 0
-        """The size of the frame that is being waited for, once it is known; 0 between frames."""
-        self.arrived_bytes = 0
-        """How much of it is here."""
+    limit: int = FRAME_BYTES_MAX
+    memory: FrameMemory | None = None
+    large: bytes = b""
+    _prefix: bytes = b""
+    _missing: int | None = None
+    """Bytes to come of the frame that `_pieces` begins; None while its size is not known."""
+    _pieces: list[bytes] = msgspec.field(default_factory=list)
+    _view: memoryview | None = None
+    """The frame, where it is received into memory."""
+    room: memoryview | None = None
+    """The rest of it, which is never empty: what is read into that has `arrived`."""
+    begun_bytes: int = 0
+    """The size of the frame that is being waited for, once it is known; 0 between frames."""
+    arrived_bytes: int = 0
+    """How much of it is here."""
 
     @property
     def is_within(self) -> bool:
@@ -148,8 +196,35 @@ class FrameBuffer:
         return self._missing is not None or bool(self._prefix)
 
     def clear(self) -> None:
-        """Drops what has come of a frame that will never be whole."""
-        self._pieces = []
+        """Drop what has come of a frame: it was taken, or will never be whole."""
+        self._missing, self._pieces, self._view, self.room = None, [], None, None
+        self.begun_bytes = self.arrived_bytes = 0
+
+    def arrived(self, count: int) -> memoryview | None:
+        """So many bytes were read into `room`. Return the frame if it is complete."""
+        room = self.room
+        assert room is not None
+        self.arrived_bytes += count
+        if count < len(room):
+            self.room = room[count:]
+            return None
+        whole = self._view
+        self.clear()
+        return whole
+
+    def receive(self, sock: Any, size: int) -> list[Any]:
+        """Return the frames that one read of a socket, of at most `size` bytes, completes. Raises EOFError at its end,
+        what the socket raises, and what `feed` does."""
+        if self.room is None:
+            data = sock.recv(size)
+            if not data:
+                raise EOFError
+            return self.feed(data)
+        count = sock.recv_into(self.room[:ROOM_BYTES])
+        if not count:
+            raise EOFError
+        frame = self.arrived(count)
+        return [] if frame is None else [frame]
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the frames that `data` completes, in order.
@@ -165,24 +240,29 @@ class FrameBuffer:
                 pos = stop
                 if len(self._prefix) < SIZE_BYTES:
                     break
-                self._missing = self.begun_bytes = frame_size(self._prefix, self._limit)
+                self._missing = self.begun_bytes = frame_size(self._prefix, self.limit)
                 self._prefix = b""
             piece = data[pos : pos + self._missing]
             pos += len(piece)
             self._missing -= len(piece)
-            self._pieces.append(piece)
             self.arrived_bytes += len(piece)
+            is_large = self._missing > LARGE_BYTES and not self._pieces and piece.startswith(self.large)
+            if is_large and self.memory is not None:
+                whole = self.memory.take(self.begun_bytes)
+                if whole is not None:
+                    whole[: len(piece)] = piece
+                    self._view, self.room = whole.toreadonly(), whole[len(piece) :]
+                    break
+            self._pieces.append(piece)
             if not self._missing:
                 frames.append(b"".join(self._pieces))
-                self._pieces = []
-                self._missing = None
-                self.begun_bytes = self.arrived_bytes = 0
+                self.clear()
         return frames
 
     def _whole(self, data: bytes, frames: list[bytes]) -> int:
         """Add the frames that `data` holds from its start on, and return where the first incomplete one begins. A
         client that pipelines small requests sends hundreds of frames in one read."""
-        pos, limit = 0, self._limit
+        pos, limit = 0, self.limit
         while (start := pos + SIZE_BYTES) <= len(data):
             (size,) = _SIZE.unpack_from(data, pos)
             if not 0 <= size <= limit or start + size > len(data):

@@ -111,7 +111,7 @@ def read_text(data: bytes, pos: int, end: int, compact: bool) -> tuple[str | Non
     stop = pos + length
     if stop > end:
         raise MalformedFrame(f"string of {length} bytes at byte {pos} can't be in the {end - pos} bytes that are left")
-    return data[pos:stop].decode(), stop
+    return bytes(data[pos:stop]).decode(), stop
 
 
 def read_ints(data: bytes, pos: int, end: int, compact: bool) -> tuple[tuple[int, ...] | None, int]:
@@ -176,7 +176,7 @@ def _read_tags(data: bytes, pos: int, end: int) -> tuple[dict[int, bytes], int]:
         size, pos = read_varint(data, pos)
         if size > end - pos or tag in tags:
             raise MalformedFrame(f"tagged field {tag} of {size} bytes at byte {pos}")
-        tags[tag] = data[pos : pos + size]
+        tags[tag] = bytes(data[pos : pos + size])
         pos += size
     return tags, pos
 

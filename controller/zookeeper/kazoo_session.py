@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import msgspec
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     EXCEPTIONS,
@@ -87,47 +88,21 @@ class RequestOwner(Protocol):
         """The connection or the session has gone; `error` is set."""
 
 
-class KazooRequest:
+class KazooRequest(msgspec.Struct, eq=False):
     """One request. `path` is what it is about, for its error's sake (a batch's first)."""
 
-    __slots__ = (
-        "_body",
-        "_parse",
-        "claimed",
-        "error",
-        "owner",
-        "path",
-        "pending",
-        "result",
-        "sent_ms",
-        "session",
-        "type",
-        "write",
-    )
-
-    def __init__(
-        self,
-        owner: RequestOwner,
-        opcode: int,
-        body: bytes,
-        parse: Parse,
-        *,
-        path: str,
-        session: int,
-        write: bool = False,
-    ) -> None:
-        self.type = opcode
-        self._body = body
-        self._parse = parse
-        self.owner = owner
-        self.path = path
-        self.session = session
-        self.write = write
-        self.pending: Future[Any] = Future()
-        self.claimed = False
-        self.sent_ms = 0.0
-        self.result: Any = None
-        self.error: BaseException | None = None
+    owner: RequestOwner
+    type: int
+    _body: bytes
+    _parse: Parse
+    path: str
+    session: int
+    write: bool = False
+    pending: Future[Any] = msgspec.field(default_factory=Future)
+    claimed: bool = False
+    sent_ms: float = 0.0
+    result: Any = None
+    error: BaseException | None = None
 
     def __repr__(self) -> str:
         return f"<request {self.type} of {len(self._body)} bytes: {self.path}>"

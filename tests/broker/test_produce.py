@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from typing import Any
 
 import cramjam
 import pytest
 
 from controller.broker.partition import LeaderState, Live
 from controller.broker.records.writes import DelayedProduce, Replication
-from controller.protocol.codec import ApiKey
+from controller.protocol.codec import ApiKey, encode_request
 from controller.protocol.control import LeaderAndIsrPartitionState, LeaderAndIsrRequest, LeaderAndIsrTopicState
 from controller.protocol.errors import ErrorCode
-from controller.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from controller.protocol.produce import ACKS_ALL, ProducePartition, ProduceRequest, ProduceTopic
 from controller.storage import LogSettings
 from controller.storage.batches import Record, encode_batch, encode_record
-from tests.broker.harness import BROKER_EPOCH, TOPIC_ID
+from tests.broker.harness import BROKER_EPOCH, TOPIC_ID, Deferred, header
 from tests.broker.leading import CONTROLLER, Holder, done, fetched, offsets, produced
 from tests.storage.batches import START_MS, batch, remade
 
@@ -55,6 +56,18 @@ def test_acks_all_is_answered_when_every_member_of_the_isr_has_it() -> None:
     assert (produced(waiting).error_code, produced(waiting).base_offset) == (ErrorCode.NONE, 0)
     broker.later(60_000)
     assert len(waiting.frames) == 1
+
+
+def test_the_memory_of_a_request_is_free_while_it_waits() -> None:
+    broker, waiting = holder(), Deferred(ApiKey.PRODUCE, 9)
+    request = ProduceRequest(ACKS_ALL, 5_000, (ProduceTopic("t", (ProducePartition(0, batch(2)),)),))
+    memory = bytearray(encode_request(header(ApiKey.PRODUCE, 9), request))
+    frame: Any = memoryview(memory).toreadonly()
+    broker.broker.receive(frame, waiting.take)
+    del frame
+    memory.append(0)  # BufferError while there is a view
+    assert not waiting.answered
+    assert broker.log().log_end_offset == 2
 
 
 def test_a_leader_alone_in_its_isr_answers_at_once() -> None:

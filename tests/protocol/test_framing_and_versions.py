@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import pytest
 
 from controller.protocol import (
@@ -14,6 +17,7 @@ from controller.protocol import (
     frame_size,
     framed,
 )
+from controller.protocol.framing import BLOCK_BYTES, BLOCK_BYTES_MAX, BLOCKS, LARGE_BYTES, FrameMemory
 
 
 def test_frames_come_out_however_the_stream_is_cut() -> None:
@@ -23,6 +27,67 @@ def test_frames_come_out_however_the_stream_is_cut() -> None:
         buffer = FrameBuffer()
         out = [frame for at in range(0, len(stream), step) for frame in buffer.feed(stream[at : at + step])]
         assert out == frames
+
+
+class Stream:
+    """The calls of a socket that has all of it at once, and gives at most `step` bytes of it."""
+
+    def __init__(self, data: bytes, step: int) -> None:
+        self._left = memoryview(data)
+        self._step = step
+
+    def recv(self, size: int) -> bytes:
+        size = min(size, self._step)
+        data, self._left = bytes(self._left[:size]), self._left[size:]
+        return data
+
+    def recv_into(self, room: memoryview) -> int:
+        data = self.recv(len(room))
+        room[: len(data)] = data
+        return len(data)
+
+
+def received(buffer: FrameBuffer, stream: Stream) -> Iterator[bytes | memoryview]:
+    with contextlib.suppress(EOFError):
+        while True:
+            yield from buffer.receive(stream, 2_048)
+
+
+@pytest.mark.parametrize("step", [999, 70_000, 5_000_000])
+@pytest.mark.parametrize("kept_each", [2, 5, 100])
+def test_a_large_frame_stays_as_it_is_for_as_long_as_a_view_of_it_is_kept(step: int, kept_each: int) -> None:
+    memory = FrameMemory()
+    sizes = [20_000, 30, 100_000, LARGE_BYTES, 2 * BLOCK_BYTES, 17_000, BLOCK_BYTES_MAX + 1] * 6
+    frames = [bytes([number]) * size for number, size in enumerate(sizes)]
+    kept: list[tuple[int, bytes | memoryview]] = []
+    views = 0
+    stream = Stream(b"".join(map(framed, frames)), step)
+    for number, frame in enumerate(received(FrameBuffer(memory=memory), stream)):
+        assert frame == frames[number]
+        views += isinstance(frame, memoryview)
+        if number % kept_each == 0:
+            kept.append((number, frame))
+    assert all(frame == frames[number] for number, frame in kept)
+    assert number == len(frames) - 1
+    assert views >= BLOCKS
+
+
+def test_memory_is_used_again_once_no_view_of_it_is_left() -> None:
+    memory = FrameMemory()
+    stream = Stream(b"".join(framed(bytes(size)) for size in (20_000, 90_000, 50_000)), 2_048)
+    blocks = {id(frame.obj) for frame in received(FrameBuffer(memory=memory), stream) if isinstance(frame, memoryview)}
+    assert len(blocks) <= 2  # the loop has the last one still when the next begins
+
+
+def test_only_so_much_memory_is_there_and_only_for_frames_that_begin_as_they_should() -> None:
+    memory = FrameMemory()
+    held = [memory.take(1) for _ in range(BLOCKS + 1)]
+    assert [one is None for one in held] == [False] * BLOCKS + [True]
+    for begins, large in ((b"\0\0", True), (b"\0\1", False)):
+        buffer = FrameBuffer(memory=FrameMemory(), large=b"\0\0")
+        assert buffer.feed(framed(begins + bytes(90_000))[:2_048]) == []
+        assert (buffer.room is not None) is large
+    assert memory.take(BLOCK_BYTES_MAX + 1) is None
 
 
 @pytest.mark.parametrize("prefix", [b"\xff\xff\xff\xff", b"\x80\x00\x00\x00", b"\x00\x00\x00\x0b", b"\x00"])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -47,8 +50,22 @@ def head(api_key: int, version: int, flexible: bool = False) -> bytes:
     return struct.pack(">hhih", api_key, version, 1, -1) + (b"\x00" if flexible else b"")
 
 
+def outcome(decode: Callable[[Any], object], frame: bytes | memoryview) -> object:
+    try:
+        return decode(frame)
+    except REFUSALS as refusal:
+        return type(refusal), str(refusal)
+
+
+def assert_read_from_a_view_too(decode: Callable[[Any], object], frame: bytes) -> None:
+    """As what is received into memory that is used again."""
+    assert outcome(decode, memoryview(bytearray(frame)).toreadonly()) == outcome(decode, frame)
+
+
 def taken(frame: bytes) -> bool:
     """Whether the frame is decoded; then it must say the same once encoded and decoded again."""
+    if frame[:2] == bytes(2):  # Produce
+        assert_read_from_a_view_too(lambda one: decode_request(one, SUPPORTED), frame)
     try:
         request = decode_request(frame, SUPPORTED)
     except REFUSALS:
@@ -112,9 +129,23 @@ def test_mutated_frames_of_every_version_are_refused_or_taken(data: st.DataObjec
     request, response = MESSAGES[api_key].request, MESSAGES[api_key].response
     frame = encode_request(RequestHeader(api_key, version, 1, "c"), data.draw(values(request, version)))
     taken(data.draw(mutated(frame)))
-    body = layout(response, version).write(data.draw(values(response, version)))
+    body = data.draw(mutated(layout(response, version).write(data.draw(values(response, version)))))
     with contextlib.suppress(MalformedFrame):
-        decode_response_body(api_key, version, data.draw(mutated(body)))
+        decode_response_body(api_key, version, body)
+    if api_key is ApiKey.FETCH:
+        assert_read_from_a_view_too(partial(decode_response_body, api_key, version), body)
+
+
+@SOME
+@given(st.data())
+def test_records_are_read_from_a_view_as_from_bytes(data: st.DataObject) -> None:
+    version = data.draw(st.integers(SUPPORTED[ApiKey.FETCH].first, SUPPORTED[ApiKey.FETCH].last))
+    response = MESSAGES[ApiKey.FETCH].response
+    body = layout(response, version).write(data.draw(values(response, version)))
+    assert_read_from_a_view_too(partial(decode_response_body, ApiKey.FETCH, version), data.draw(mutated(body)))
+    asked = data.draw(st.integers(SUPPORTED[ApiKey.PRODUCE].first, SUPPORTED[ApiKey.PRODUCE].last))
+    value = data.draw(values(MESSAGES[ApiKey.PRODUCE].request, asked))
+    taken(data.draw(mutated(encode_request(RequestHeader(ApiKey.PRODUCE, asked, 1, "c"), value))))
 
 
 METADATA_9 = head(3, 9, flexible=True)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Generator, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
+import msgspec
+
 from controller.broker.partition import Partition, PartitionEvents, Reader
 from controller.broker.quotas.clients import Charge, ChargedFetch
 from controller.broker.records.cold_reads import AHEAD_FROM_BYTES, ATTEMPTS, COLD_BYTES, ReadAhead, read_in
@@ -289,25 +291,15 @@ def _nothing(
     )
 
 
-class _Watched:
+class _Watched(msgspec.Struct, eq=False):
     """One partition of it. `size_bytes`: what there is of it, counted up to `_seen_end`."""
 
-    __slots__ = ("_ask", "_asked", "_reader", "_reading", "_seen_end", "size_bytes")
-
-    def __init__(
-        self,
-        reader: PartitionReader,
-        ask: FetchParams,
-        asked: FetchPartition,
-        reading: LogReadResult,
-        seen_end: int = -1,
-    ) -> None:
-        self._reader = reader
-        self._asked = asked
-        self._ask = ask
-        self._reading = reading
-        self._seen_end = seen_end
-        self.size_bytes = reading.size_bytes
+    _reader: PartitionReader
+    _ask: FetchParams
+    _asked: FetchPartition
+    _reading: LogReadResult
+    size_bytes: int
+    _seen_end: int = -1
 
     @property
     def is_at_end(self) -> bool:
@@ -422,14 +414,15 @@ class DelayedFetch(DelayedOperation):
         self._context = context
         self._answer = answer
         self._watched: list[_Watched] | None = [
-            _Watched(reader, ask, asked, reading) for (_, asked), reading in zip(partitions, readings, strict=True)
+            _Watched(reader, ask, asked, reading, reading.size_bytes)
+            for (_, asked), reading in zip(partitions, readings, strict=True)
         ]
 
     def try_complete(self) -> bool:
         all_watched = self._all_watched() if self._watched is None else self._watched
         self._watched = all_watched
         for asked, reading in self._context.joined():
-            all_watched.append(_Watched(self._reader, self._ask, asked, reading))
+            all_watched.append(_Watched(self._reader, self._ask, asked, reading, reading.size_bytes))
         ended, size_bytes = False, 0
         for watched in all_watched:  # all of them: each sees by this how far its partition has come
             ended |= watched.check()
@@ -447,7 +440,7 @@ class DelayedFetch(DelayedOperation):
     def _all_watched(self) -> list[_Watched]:
         """As they were when they were let go."""
         return [
-            _Watched(self._reader, self._ask, asked, reading, asked.fetch_offset)
+            _Watched(self._reader, self._ask, asked, reading, reading.size_bytes, asked.fetch_offset)
             for (_, asked), reading in zip(self._context.partitions(), self._context.before(), strict=True)
             if reading is not None
         ]

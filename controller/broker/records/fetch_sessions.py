@@ -108,35 +108,20 @@ class LogReadResult(msgspec.Struct, frozen=True):
         )
 
 
-class CachedPartition:
+class CachedPartition(msgspec.Struct, eq=False):
     """A partition of a session (Kafka's CachedPartition): the client's question, its last answer, and the offsets that
-    the client was last sent. Partitions are read in the order of `turn`."""
+    the client was last sent. Partitions are read in the order of `turn`. `is_active`: among its session's `active`."""
 
-    __slots__ = (
-        "asked",
-        "before",
-        "follower",
-        "high_watermark",
-        "is_active",
-        "log_start_offset",
-        "partition",
-        "session",
-        "topic",
-        "turn",
-    )
-
-    def __init__(self, session: FetchSession, topic: str, asked: FetchPartition, turn: int) -> None:
-        self.session = session
-        self.topic = topic
-        self.asked = asked
-        self.turn = turn
-        self.before: LogReadResult | None = None
-        self.high_watermark = NO_OFFSET
-        self.log_start_offset = NO_OFFSET
-        self.partition: Partition | None = None
-        self.follower: FollowerState | None = None
-        self.is_active = False
-        """Among its session's `active`."""
+    session: FetchSession
+    topic: str
+    asked: FetchPartition
+    turn: int
+    before: LogReadResult | None = None
+    high_watermark: int = NO_OFFSET
+    log_start_offset: int = NO_OFFSET
+    partition: Partition | None = None
+    follower: FollowerState | None = None
+    is_active: bool = False
 
     @property
     def watch_key(self) -> Key:
@@ -206,33 +191,20 @@ class CachedPartition:
             partition.readers = (*(partition.readers or ()), self)
 
 
-class FetchSession:
+class FetchSession(msgspec.Struct, eq=False):
     """`epoch` is the one that the next request must have; `active` are the partitions that are not parked;
     `last_fetch_ms`: when the last request arrived."""
 
-    __slots__ = (
-        "_asked",
-        "_turn",
-        "active",
-        "created_ms",
-        "epoch",
-        "from_follower",
-        "id",
-        "last_fetch_ms",
-        "partitions",
-        "used_ms",
-    )
-
-    def __init__(self, session_id: int, from_follower: bool, now_ms: float) -> None:
-        self.id = session_id
-        self.from_follower = from_follower
-        self.epoch = next_epoch(INITIAL_SESSION_EPOCH)
-        self.created_ms = self.used_ms = now_ms
-        self.last_fetch_ms = NEVER_MS
-        self.partitions: Few[Key, CachedPartition] = Few()
-        self.active: list[CachedPartition] = []
-        self._turn = 0
-        self._asked: FetchParams | None = None
+    id: int
+    from_follower: bool
+    created_ms: float
+    used_ms: float
+    epoch: int = INITIAL_SESSION_EPOCH + 1
+    last_fetch_ms: float = NEVER_MS
+    partitions: Few[Key, CachedPartition] = msgspec.field(default_factory=Few)
+    active: list[CachedPartition] = msgspec.field(default_factory=list)
+    _turn: int = 0
+    _asked: FetchParams | None = None
 
     @property
     def watch_key(self) -> Key:
@@ -405,23 +377,20 @@ def in_memory(reading: LogReadResult) -> LogReadResult:
     return replace(reading, data=replace(reading.data, records=data))
 
 
-class FullFetch:
+class FullFetch(msgspec.Struct, eq=False):
     """One that names all its partitions; `sessions` where it asks for a session.
 
     Fetches of many consumers that ask the same and find nothing may share one, and then what they find in the end."""
 
-    __slots__ = ("_again", "_ask", "_before", "_keys", "_partitions", "_read_at", "_request", "_response", "_sessions")
-
-    def __init__(self, request: FetchRequest, sessions: FetchSessionCache | None = None) -> None:
-        self._request = request
-        self._sessions = sessions
-        self._ask: FetchParams | None = None
-        self._before: Sequence[LogReadResult | None] | None = None
-        self._partitions: Sequence[Asked] | None = None
-        self._keys: tuple[Key, ...] | None = None
-        self._read_at: tuple[object, ...] | None = None
-        self._again: Sequence[LogReadResult] = ()
-        self._response: FetchResponse | None = None
+    _request: FetchRequest
+    _sessions: FetchSessionCache | None = None
+    _ask: FetchParams | None = None
+    _before: Sequence[LogReadResult | None] | None = None
+    _partitions: Sequence[Asked] | None = None
+    _keys: tuple[Key, ...] | None = None
+    _read_at: tuple[object, ...] | None = None
+    _again: Sequence[LogReadResult] = ()
+    _response: FetchResponse | None = None
 
     def waits_for(self, key: Key) -> bool:
         """Return whether news of that partition may complete it."""
@@ -604,7 +573,8 @@ class FetchSessionCache:
         named = _named(request)
         if named > SESSION_PARTITIONS_MAX or held + named > ALL_PARTITIONS_MAX:
             return None
-        session = FetchSession(NO_SESSION, request.replica_id >= 0, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        session = FetchSession(NO_SESSION, request.replica_id >= 0, now_ms, now_ms)
         session.update(request)
         if not session.partitions or not (len(self._sessions) < self._slots or self._made_room(session)):
             return None

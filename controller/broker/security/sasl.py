@@ -82,9 +82,9 @@ class SaslSession:
             respond(None)
             return None
         if self._raw and self._mechanism is not None:
-            self._message(frame, lambda answer: respond([answer]), lambda _error: respond(None))
+            self._message(bytes(frame), lambda answer: respond([answer]), lambda _error: respond(None))
             return None
-        key = _HEADS.get(frame[:2])
+        key = _HEADS.get(bytes(frame[:2]))
         if self._refused_token is not None and key is not ApiKey.SASL_AUTHENTICATE:
             self._failed = True  # a client that takes the error for success; it is in the log
             respond(None)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 
 from controller.clock import Clock, Future
@@ -131,47 +132,32 @@ Change = tuple[WatchKind, str, tuple[ACL, ...]]
 _Undo = tuple[Callable[..., None], tuple[Any, ...]]
 
 
-class StoredZnode:
+class StoredZnode(msgspec.Struct, eq=False):
     """One znode. `creations` counts the children ever created: the next sequence number, and with the number of
     children left the cversion that a client sees. `extended` is not 0 for a container or TTL node: what a server stores
     for it in the place of an owner, and shows to no client. `stat` and `row` are made when asked for and kept until
     they change."""
 
-    __slots__ = (
-        "acl",
-        "acl_version",
-        "children",
-        "creations",
-        "ctime_ms",
-        "czxid",
-        "data",
-        "extended",
-        "mtime_ms",
-        "mzxid",
-        "owner",
-        "path",
-        "pzxid",
-        "row",
-        "stat",
-        "version",
-    )
+    path: str
+    data: bytes | None
+    acl: tuple[ACL, ...]
+    owner: int = 0
+    czxid: int = 0
+    ctime_ms: int = 0
+    mzxid: int = 0
+    pzxid: int = 0
+    mtime_ms: int = 0
+    version: int = 0
+    acl_version: int = 0
+    extended: int = 0
+    creations: int = 0
+    children: Few[str, None] = msgspec.field(default_factory=Few)
+    stat: Stat | None = None
+    row: Znode | None = None
 
-    def __init__(
-        self, path: str, data: bytes | None, acl: tuple[ACL, ...], owner: int = 0, zxid: int = 0, now_ms: int = 0
-    ) -> None:
-        self.path = path
-        self.data = data
-        self.acl = acl
-        self.owner = owner
-        self.czxid = self.mzxid = self.pzxid = zxid
-        self.ctime_ms = self.mtime_ms = now_ms
-        self.version = 0
-        self.acl_version = 0
-        self.extended = 0
-        self.creations = 0
-        self.children: Few[str, None] = Few()
-        self.stat: Stat | None = None
-        self.row: Znode | None = None
+    def __post_init__(self) -> None:
+        self.mzxid = self.pzxid = self.czxid
+        self.mtime_ms = self.ctime_ms
 
     def read_stat(self) -> Stat:
         if (stat := self.stat) is None:
