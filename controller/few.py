@@ -26,9 +26,7 @@ class Few(Generic[K, V]):
 
     def _at(self, held: tuple[Any, ...], key: K) -> int:
         """Return the index of the key, or -1 if it is absent."""
-        if held and held[0] == key:  # most have one
-            return 0
-        for at in range(2, len(held), 2):
+        for at in range(0, len(held), 2):
             if held[at] == key:
                 return at
         return -1
@@ -37,7 +35,7 @@ class Few(Generic[K, V]):
         held: Any = self._held
         if type(held) is dict:
             return held.get(key)
-        if held and held[0] == key:
+        if held and held[0] == key:  # most have one
             value: V | None = held[1]
         else:
             at = self._at(held, key)

@@ -109,7 +109,7 @@ class SocketConnection:
         self._opened: Future[None] | None = None
         self._asking: _Asking | None = None
         self._late: tuple[type[PeerError], str, float] | None = None
-        """What is waited for, the connection or an answer: the error if it is late, and its limit in ms."""
+        """While a connection or an answer is waited for: the error if it is late, which of the two, the limit in ms."""
         self._due_ms = math.inf
         self._timer: Timer | None = None
         """Set again when it runs, if what is waited for then is not due: most answers come long before that."""

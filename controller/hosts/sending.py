@@ -117,7 +117,7 @@ class SendQueue:
                     allowed -= self._send_range(head, min(allowed, PIECE_BYTES), was_read_in)
                     was_read_in = False
                 sent = SEND_AT_ONCE_BYTES - allowed
-                if gives_way and sent >= PIECE_BYTES and parts and self._others_ask(self._socket.fileno(), sent):
+                if gives_way and parts and self._others_ask(self._socket.fileno(), sent):
                     return
         except BlockingIOError:
             return

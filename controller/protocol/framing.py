@@ -82,9 +82,9 @@ def _read(records: RecordRange) -> bytes:
 
 
 Frame: TypeAlias = bytes | memoryview
-"""A view of memory that is used again once there is none left: to be kept for as long as needed, and no longer."""
-LARGE_BYTES = 16 * 1024
-"""A frame of which more is still to come is received into memory that there is for it."""
+"""A memoryview is of a block of a `FrameMemory`, which is not used again while the view is kept."""
+BLOCK_FROM_BYTES = 16 * 1024
+"""A frame of which more than this is still to come is received into a block, if one is free."""
 
 
 def framed(frame: bytes) -> bytes:
@@ -99,7 +99,7 @@ def framed_parts(parts: Iterable[Part]) -> list[bytes | RecordRange]:
     if len(parts) == 1 and type(only := parts[0]) is bytes and len(only) <= FRAME_BYTES_SAID_MAX:
         return [framed(only)]
     size = 0
-    in_memory: list[Any] = [b""]
+    in_memory: list[Any] = [b""]  # where the size goes
     groups: list[Any] = [in_memory]
     for part in parts:
         if type(part) is bytes:
@@ -131,18 +131,18 @@ def frame_size(prefix: bytes, limit: int = FRAME_BYTES_MAX) -> int:
     return size
 
 
-ROOM_BYTES = 1024 * 1024
-"""Read at once into memory that is there: about 0.1 ms."""
+READ_BYTES_MAX = 1024 * 1024
+"""Read at once into a block: about 0.1 ms."""
 
 
 class FrameMemory:
-    """Memory for large frames, used again for the next one once no view of the last is left: to receive into it saves
-    a copy of all that arrives, and memory that has to be made. For one thread, though any may let go of a view."""
+    """Blocks of memory that large frames are received into, which saves a copy of each frame. A block is free once no
+    view of it is left. To be used on one thread; any thread may release a view."""
 
     def __init__(self) -> None:
         self._blocks: list[bytearray] = []
         self.scratch = memoryview(bytearray(64 * 1024))
-        """For what is to be copied from it at once."""
+        """To read into what is copied from it at once."""
 
     def take(self, size: int) -> memoryview | None:
         """None if that is more than a block may have, or all blocks are in use."""
@@ -165,24 +165,25 @@ class FrameMemory:
 
 BLOCKS = 8
 BLOCK_BYTES, BLOCK_BYTES_MAX = 1024 * 1024 + 4096, 4 * 1024 * 1024
+"""A block's size: at first, enough for 1 MiB of records, and at most."""
 
 
 class FrameBuffer(msgspec.Struct, eq=False):
     """Cuts a stream of bytes into frames: `feed` what came, and take the frames that are whole.
 
-    A frame that comes in pieces is copied once, when the last has come: a buffer that grows is copied with each. One of
-    those that begin with `large` is received into `memory` instead, if there is some. `limit`: a frame's size at most.
+    A frame that comes in pieces is copied once, when the last has come: a buffer that grows is copied with each. A
+    large one that begins with `block_prefix` is received into a block of `memory` instead. `limit`: of a frame's size.
     """
 
     limit: int = FRAME_BYTES_MAX
     memory: FrameMemory | None = None
-    large: bytes = b""
+    block_prefix: bytes = b""
     _prefix: bytes = b""
     _missing: int | None = None
     """Bytes to come of the frame that `_pieces` begins; None while its size is not known."""
     _pieces: list[bytes] = msgspec.field(default_factory=list)
     _view: memoryview | None = None
-    """The frame, where it is received into memory."""
+    """The frame, where it is received into a block."""
     room: memoryview | None = None
     """The rest of it, which is never empty: what is read into that has `arrived`."""
     begun_bytes: int = 0
@@ -220,7 +221,7 @@ class FrameBuffer(msgspec.Struct, eq=False):
             if not data:
                 raise EOFError
             return self.feed(data)
-        count = sock.recv_into(self.room[:ROOM_BYTES])
+        count = sock.recv_into(self.room[:READ_BYTES_MAX])
         if not count:
             raise EOFError
         frame = self.arrived(count)
@@ -246,7 +247,7 @@ class FrameBuffer(msgspec.Struct, eq=False):
             pos += len(piece)
             self._missing -= len(piece)
             self.arrived_bytes += len(piece)
-            is_large = self._missing > LARGE_BYTES and not self._pieces and piece.startswith(self.large)
+            is_large = self._missing > BLOCK_FROM_BYTES and not self._pieces and piece.startswith(self.block_prefix)
             if is_large and self.memory is not None:
                 whole = self.memory.take(self.begun_bytes)
                 if whole is not None:

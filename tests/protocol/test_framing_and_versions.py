@@ -17,7 +17,7 @@ from controller.protocol import (
     frame_size,
     framed,
 )
-from controller.protocol.framing import BLOCK_BYTES, BLOCK_BYTES_MAX, BLOCKS, LARGE_BYTES, FrameMemory
+from controller.protocol.framing import BLOCK_BYTES, BLOCK_BYTES_MAX, BLOCK_FROM_BYTES, BLOCKS, FrameMemory
 
 
 def test_frames_come_out_however_the_stream_is_cut() -> None:
@@ -57,7 +57,7 @@ def received(buffer: FrameBuffer, stream: Stream) -> Iterator[bytes | memoryview
 @pytest.mark.parametrize("kept_each", [2, 5, 100])
 def test_a_large_frame_stays_as_it_is_for_as_long_as_a_view_of_it_is_kept(step: int, kept_each: int) -> None:
     memory = FrameMemory()
-    sizes = [20_000, 30, 100_000, LARGE_BYTES, 2 * BLOCK_BYTES, 17_000, BLOCK_BYTES_MAX + 1] * 6
+    sizes = [20_000, 30, 100_000, BLOCK_FROM_BYTES, 2 * BLOCK_BYTES, 17_000, BLOCK_BYTES_MAX + 1] * 6
     frames = [bytes([number]) * size for number, size in enumerate(sizes)]
     kept: list[tuple[int, bytes | memoryview]] = []
     views = 0
@@ -84,7 +84,7 @@ def test_only_so_much_memory_is_there_and_only_for_frames_that_begin_as_they_sho
     held = [memory.take(1) for _ in range(BLOCKS + 1)]
     assert [one is None for one in held] == [False] * BLOCKS + [True]
     for begins, large in ((b"\0\0", True), (b"\0\1", False)):
-        buffer = FrameBuffer(memory=FrameMemory(), large=b"\0\0")
+        buffer = FrameBuffer(memory=FrameMemory(), block_prefix=b"\0\0")
         assert buffer.feed(framed(begins + bytes(90_000))[:2_048]) == []
         assert (buffer.room is not None) is large
     assert memory.take(BLOCK_BYTES_MAX + 1) is None
