@@ -402,6 +402,22 @@ def test_a_request_that_comes_slowly_and_steadily_is_answered() -> None:
         assert not serving.server.connections, "no byte came in nearly twice the time"
 
 
+def test_a_large_produce_request_is_received_into_a_block_and_no_other_request() -> None:
+    kinds: list[type] = []
+
+    def receive(frame: bytes, respond: Respond, _client: Requester) -> None:
+        kinds.append(type(frame))
+        respond([bytes(frame)])
+
+    with serving_with(ServerLimits(1_000_000)) as serving, closing(serving.connect()) as client:
+        serving.server.receive = receive
+        for begins in (b"\0\0", b"\0\1", b"\0\0"):
+            whole = begins + b"r" * 200_000
+            client.sendall(framed(whole))
+            assert read(client) == whole
+    assert kinds == [memoryview, bytes, memoryview]
+
+
 def test_large_requests_hold_half_of_the_memory_and_the_first_of_them_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.hosts.server.LARGE_BYTES", 100)
     with serving_with(ServerLimits(REQUEST_BYTES_MAX, queued_bytes=2 * REQUEST_BYTES_MAX)) as serving:
