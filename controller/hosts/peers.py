@@ -327,7 +327,6 @@ class PeerSocket(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
         self._writable.set()
-        self._memory = memory
         self._frames = FrameBuffer(memory=memory)
         self._expected: Callable[[Outcome], None] | None = None
         self._broken: Exception | None = None
@@ -381,20 +380,15 @@ class PeerSocket(asyncio.BufferedProtocol):
         self._break(error or EOFError("the connection was closed at the other end"))
 
     def get_buffer(self, _wanted: int) -> memoryview:
-        return self._frames.room or self._memory.scratch
+        return self._frames.room or self._frames.begin()
 
     def buffer_updated(self, count: int) -> None:
-        frames, expects = self._frames, self._expected is not None
-        if frames.room is not None:
-            if (frame := frames.arrived(count)) is not None:
-                self._hand_over(frame)
-            return
         try:
-            whole = frames.feed(bytes(self._memory.scratch[:count]))
+            whole = self._frames.arrived(count)
         except MalformedFrame as error:
             self._refuse(error)
             return
-        if not expects or len(whole) > 1 or (whole and frames.is_within):
+        if self._expected is None or len(whole) > 1 or (whole and self._frames.is_within):
             self._refuse(MalformedFrame("received bytes without a request in flight"))
         elif whole:
             self._hand_over(whole[0])

@@ -195,10 +195,11 @@ class ServerConnection:
             self.close()
             return
         self._active_s = self._arrived_s = self._loop.time()
-        arrived = buffer.arrived_bytes
-        self._hold(sum(map(len, frames)) + arrived - self.arrived_bytes)
-        self.arrived_bytes = arrived
-        if (buffer.begun_bytes > LARGE_BYTES) is not self._is_large:
+        self._hold(sum(map(len, frames)) + buffer.arrived_bytes - self.arrived_bytes)
+        self.arrived_bytes = buffer.arrived_bytes
+        if self._is_large and frames:
+            self._note_large()  # it is complete; perhaps the next has begun
+        if buffer.begun_bytes > LARGE_BYTES and not self._is_large:
             self._note_large()
         if self._stall_timer is None and buffer.is_within:
             self._stall_timer = self._clock.call_later(self._server.stall_ms, self._watch_stall)

@@ -120,7 +120,7 @@ def framed_parts(parts: Iterable[Part]) -> list[bytes | RecordRange]:
     return [b"".join(one) if type(one) is list else one for one in groups]
 
 
-def frame_size(prefix: bytes, limit: int = FRAME_BYTES_MAX) -> int:
+def frame_size(prefix: Frame, limit: int = FRAME_BYTES_MAX) -> int:
     """Return the size in the four bytes of the prefix. MalformedFrame if it is negative or over the limit, so that no
     reader waits or allocates memory for a frame that will be rejected."""
     if len(prefix) != SIZE_BYTES:
@@ -133,6 +133,10 @@ def frame_size(prefix: bytes, limit: int = FRAME_BYTES_MAX) -> int:
 
 READ_BYTES_MAX = 1024 * 1024
 """Read at once into a block: about 0.1 ms."""
+FIRST_BYTES_MAX = 256 * 1024
+"""Read at once before a frame's size is known."""
+AHEAD_BYTES = 2 * 1024
+"""Room in a block behind a frame: where the next one has begun to arrive, its size is known without another read."""
 
 
 class FrameMemory:
@@ -185,7 +189,9 @@ class FrameBuffer(msgspec.Struct, eq=False):
     _view: memoryview | None = None
     """The frame, where it is received into a block."""
     room: memoryview | None = None
-    """The rest of it, which is never empty: what is read into that has `arrived`."""
+    """The rest of it, and a little more: what is read into that has `arrived`."""
+    _first: memoryview | None = None
+    """What `begin` returned the beginning of."""
     begun_bytes: int = 0
     """The size of the frame that is being waited for, once it is known; 0 between frames."""
     arrived_bytes: int = 0
@@ -201,17 +207,38 @@ class FrameBuffer(msgspec.Struct, eq=False):
         self._missing, self._pieces, self._view, self.room = None, [], None, None
         self.begun_bytes = self.arrived_bytes = 0
 
-    def arrived(self, count: int) -> memoryview | None:
-        """So many bytes were read into `room`. Return the frame if it is complete."""
+    def begin(self) -> memoryview:
+        """Return memory for the next bytes that come while there is no `room`: what is read into it has `arrived`."""
+        assert self.memory is not None
+        self._first = self.memory.take(BLOCK_BYTES) or self.memory.scratch
+        return self._first[:FIRST_BYTES_MAX]
+
+    def arrived(self, count: int) -> list[Any]:
+        """So many bytes were read into `room`, or into what `begin` returned. Return the frames that they complete.
+        Raises what `feed` does."""
         room = self.room
-        assert room is not None
+        if room is None:
+            return self._begun(count)
         self.arrived_bytes += count
-        if count < len(room):
+        missing = self.begun_bytes - self.arrived_bytes
+        if missing > 0:
             self.room = room[count:]
-            return None
+            return []
         whole = self._view
         self.clear()
-        return whole
+        return [whole, *self.feed(room[count + missing : count])] if missing else [whole]
+
+    def _begun(self, count: int) -> list[Any]:
+        first, self._first = self._first, None
+        assert first is not None
+        if count > BLOCK_FROM_BYTES and not self.is_within and self.memory and first is not self.memory.scratch:
+            size = frame_size(first[:SIZE_BYTES], self.limit)
+            if BLOCK_FROM_BYTES < size <= len(first) - SIZE_BYTES - AHEAD_BYTES:
+                self._missing = self.begun_bytes = size
+                self.room = first[SIZE_BYTES:]
+                self._view = self.room[:size].toreadonly()
+                return self.arrived(count - SIZE_BYTES)
+        return self.feed(first[:count])
 
     def receive(self, sock: Any, size: int) -> list[Any]:
         """Return the frames that one read of a socket, of at most `size` bytes, completes. Raises EOFError at its end,
@@ -224,15 +251,15 @@ class FrameBuffer(msgspec.Struct, eq=False):
         count = sock.recv_into(self.room[:READ_BYTES_MAX])
         if not count:
             raise EOFError
-        frame = self.arrived(count)
-        return [] if frame is None else [frame]
+        return self.arrived(count)
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Return the frames that `data` completes, in order.
+    def feed(self, data: Frame) -> list[bytes]:
+        """Return the frames that `data`, which is not kept, completes, in order.
 
         Raises: MalformedFrame for an impossible size; the stream can't be resumed, as the next frame's start is
             unknown."""
         frames: list[bytes] = []
+        prefix = self.block_prefix
         pos = 0 if self.is_within else self._whole(data, frames)
         while pos < len(data):
             if self._missing is None:
@@ -247,20 +274,19 @@ class FrameBuffer(msgspec.Struct, eq=False):
             pos += len(piece)
             self._missing -= len(piece)
             self.arrived_bytes += len(piece)
-            is_large = self._missing > BLOCK_FROM_BYTES and not self._pieces and piece.startswith(self.block_prefix)
-            if is_large and self.memory is not None:
-                whole = self.memory.take(self.begun_bytes)
-                if whole is not None:
-                    whole[: len(piece)] = piece
-                    self._view, self.room = whole.toreadonly(), whole[len(piece) :]
-                    break
-            self._pieces.append(piece)
+            is_large = self._missing > BLOCK_FROM_BYTES and not self._pieces and piece[: len(prefix)] == prefix
+            block = self.memory.take(self.begun_bytes + AHEAD_BYTES) if is_large and self.memory is not None else None
+            if block is not None:
+                block[: len(piece)] = piece
+                self._view, self.room = block[: self.begun_bytes].toreadonly(), block[len(piece) :]
+                break
+            self._pieces.append(bytes(piece))
             if not self._missing:
                 frames.append(b"".join(self._pieces))
                 self.clear()
         return frames
 
-    def _whole(self, data: bytes, frames: list[bytes]) -> int:
+    def _whole(self, data: Frame, frames: list[bytes]) -> int:
         """Add the frames that `data` holds from its start on, and return where the first incomplete one begins. A
         client that pipelines small requests sends hundreds of frames in one read."""
         pos, limit = 0, self.limit
@@ -269,5 +295,5 @@ class FrameBuffer(msgspec.Struct, eq=False):
             if not 0 <= size <= limit or start + size > len(data):
                 break  # the rest of a frame is to come, or none is
             pos = start + size
-            frames.append(data[start:pos])
+            frames.append(bytes(data[start:pos]))
         return pos

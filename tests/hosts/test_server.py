@@ -418,6 +418,26 @@ def test_a_large_produce_request_is_received_into_a_block_and_no_other_request()
     assert kinds == [memoryview, bytes, memoryview]
 
 
+def test_a_large_request_directly_behind_another_waits_for_those_that_had_begun_before_it() -> None:
+    whole = framed(b"\0\0" + b"l" * 100_000)
+    with (
+        serving_with(ServerLimits(1_000_000)) as serving,
+        closing(serving.connect()) as first,
+        closing(serving.connect()) as second,
+    ):
+        first.sendall(whole[:-1])
+        eventually(lambda: serving.server.held_bytes == len(whole) - 5, "the first has begun")
+        second.sendall(whole[:90_004])
+        eventually(lambda: serving.server.held_bytes == len(whole) - 5 + 90_000, "the second has begun")
+        standing = threading.Event()
+        serving.server.network.loop.call_soon_threadsafe(standing.wait, DEADLINE_S)
+        first.sendall(whole[-1:] + whole[:80_004])
+        standing.set()
+        assert read(first) == whole[4:]
+        eventually(lambda: serving.server.held_bytes == 170_000, "the next has begun")
+        assert [one.arrived_bytes for one in serving.server._large] == [90_000, 80_000]
+
+
 def test_large_requests_hold_half_of_the_memory_and_the_first_of_them_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.hosts.server.LARGE_BYTES", 100)
     with serving_with(ServerLimits(REQUEST_BYTES_MAX, queued_bytes=2 * REQUEST_BYTES_MAX)) as serving:
