@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 MB = 1_000_000
 ROUNDING = 1e-9
@@ -112,6 +112,7 @@ class CompetingStreams:
             del self._requests[stream]
 
 
+@dataclass(slots=True, eq=False)
 class DeviceQueue:
     """A device that serves requests in the order of their arrival.
 
@@ -119,34 +120,18 @@ class DeviceQueue:
     intervals of `interval_s`. `late_s` returns by how much a service takes longer than the model's.
     """
 
-    __slots__ = (
-        "_free_at",
-        "_last",
-        "_pending",
-        "_streams",
-        "busy_s",
-        "interval_s",
-        "late_s",
-        "model",
-        "name",
-        "read",
-        "writes",
-        "written",
-    )
-
-    def __init__(self, name: str, model: DeviceModel, interval_s: float = 0.1) -> None:
-        self.name = name
-        self.model = model
-        self.interval_s = interval_s
-        self.late_s: Callable[[], float] | None = None
-        self.read = 0.0
-        self.written = 0.0
-        self.busy_s = 0.0
-        self.writes: dict[int, float] = {}
-        self._pending: deque[tuple[float, object]] = deque()
-        self._streams = CompetingStreams()
-        self._free_at = 0.0
-        self._last: object = None
+    name: str
+    model: DeviceModel
+    interval_s: float = 0.1
+    late_s: Callable[[], float] | None = None
+    read: float = 0.0
+    written: float = 0.0
+    busy_s: float = 0.0
+    writes: dict[int, float] = field(default_factory=dict)
+    _pending: deque[tuple[float, object]] = field(default_factory=deque)
+    _streams: CompetingStreams = field(default_factory=CompetingStreams)
+    _free_at: float = 0.0
+    _last: object = None
 
     def submit(self, now: float, stream: object, nbytes: float, write: bool = False) -> float:
         """Queue a request at `now`, which must not decrease between calls, and return when it is answered."""

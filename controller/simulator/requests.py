@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 
 from controller.clock import Future, Timer
@@ -19,45 +20,26 @@ SHARED_FROM_BYTES = 512
 _API_KEYS = {int(key): key for key in ApiKey}
 
 
+@dataclass(slots=True, eq=False)
 class BrokerConnection:
     """Opened by `open`, once. After any error it is closed and of no further use."""
 
-    __slots__ = (
-        "_address",
-        "_api_key",
-        "_api_version",
-        "_asking",
-        "_begun",
-        "_clock",
-        "_correlation_id",
-        "_network",
-        "_node",
-        "_opened",
-        "_opening",
-        "_process",
-        "_socket",
-        "_timeout_ms",
-        "_timer",
-        "client_id",
-    )
-
-    def __init__(
-        self, network: Network, node: int, process: Process, clock: ProcessClock, address: Address, client_id: str
-    ) -> None:
-        self._network = network
-        self._node = node
-        self._process = process
-        self._clock = clock
-        self._address = address
-        self.client_id = client_id
-        self._socket: Socket | None = None
-        self._begun = False
-        self._correlation_id = 0
-        self._opening: Future[None] | _First | None = None
-        self._opened = False
-        self._asking: Future[bytes] | None = None
-        self._api_key, self._api_version, self._timeout_ms = ApiKey.PRODUCE, 0, 0.0  # of what is asked
-        self._timer: Timer | None = None  # of what is waited for: the connection, then an answer
+    _network: Network
+    _node: int
+    _process: Process
+    _clock: ProcessClock
+    _address: Address
+    client_id: str
+    _socket: Socket | None = None
+    _begun: bool = False
+    _correlation_id: int = 0
+    _opening: Future[None] | _First | None = None
+    _opened: bool = False
+    _asking: Future[bytes] | None = None
+    _api_key: ApiKey = ApiKey.PRODUCE  # of what is asked, as the next two
+    _api_version: int = 0
+    _timeout_ms: float = 0.0
+    _timer: Timer | None = None  # of what is waited for: the connection, then an answer
 
     def now_ms(self) -> float:
         return self._clock.now_ms()

@@ -15,6 +15,7 @@ leader and fetcher (AbstractFetcherManager). Without, one thread does all, as in
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -160,32 +161,22 @@ class BrokerModel:
         return found
 
 
-class BatchModel:
+class BatchModel(msgspec.Struct, eq=False):
     """`count` records, the first sent at `first_s`, each of the others `gap_s` after the one before. `ready_s`: when it
     has lingered."""
 
-    __slots__ = (
-        "appended_s",
-        "bytes_end",
-        "committed_s",
-        "count",
-        "end",
-        "first_s",
-        "gap_s",
-        "partition",
-        "ready_s",
-        "request",
-        "requested_s",
-        "size_bytes",
-    )
-
-    def __init__(self, partition: PartitionModel, first_s: float, gap_s: float) -> None:
-        self.partition = partition
-        self.first_s = first_s
-        self.gap_s = gap_s
-        self.count = self.size_bytes = self.end = self.bytes_end = 0
-        self.ready_s = self.requested_s = self.appended_s = self.committed_s = 0.0
-        self.request: ProduceModel | None = None
+    partition: PartitionModel
+    first_s: float
+    gap_s: float
+    count: int = 0
+    size_bytes: int = 0
+    end: int = 0
+    bytes_end: int = 0
+    ready_s: float = 0.0
+    requested_s: float = 0.0
+    appended_s: float = 0.0
+    committed_s: float = 0.0
+    request: ProduceModel | None = None
 
 
 class ProduceModel:
@@ -211,29 +202,18 @@ class Acknowledged(Protocol):
     def acknowledged(self, request: ProduceModel) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class PartitionModel:
-    __slots__ = (
-        "bystander",
-        "bytes_end",
-        "consumer",
-        "end",
-        "followers",
-        "high_watermark",
-        "leader",
-        "positions",
-        "readable",
-        "uncommitted",
-    )
-
-    def __init__(self, leader: BrokerModel, *, bystander: bool = False) -> None:
-        self.leader = leader
-        self.bystander = bystander
-        self.end = self.bytes_end = self.high_watermark = 0
-        self.followers: list[FetchModel] = []
-        self.positions: dict[FetchModel, int] = {}
-        self.consumer: FetchModel | None = None
-        self.uncommitted: deque[BatchModel] = deque()
-        self.readable: deque[BatchModel] = deque()
+    leader: BrokerModel
+    bystander: bool = False
+    end: int = 0
+    bytes_end: int = 0
+    high_watermark: int = 0
+    followers: list[FetchModel] = field(default_factory=list)
+    positions: dict[FetchModel, int] = field(default_factory=dict)
+    consumer: FetchModel | None = None
+    uncommitted: deque[BatchModel] = field(default_factory=deque)
+    readable: deque[BatchModel] = field(default_factory=deque)
 
 
 class FetchModel:
