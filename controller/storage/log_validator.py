@@ -14,7 +14,8 @@ prove in NumPy columns that a run of records is well formed. They accept only th
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -187,7 +188,14 @@ class Times:
         if self.largest_ms is None or at_ms > self.largest_ms:
             self.largest_ms = at_ms
 
-    def add_all(self, deltas: Integers) -> None:
+    def add_all(self, raw: npt.NDArray[Any]) -> None:
+        """The deltas, as they are before zigzag."""
+        if self._none < 0 and not np.bitwise_or.reduce(raw) & 1:  # none is negative, as a rule
+            self.add(int(np.minimum.reduce(raw)) >> 1)
+            self.add(int(np.maximum.reduce(raw)) >> 1)
+            return
+        raw = raw.astype(np.int64)
+        deltas = (raw >> 1) ^ -(raw & 1)
         least, largest = int(deltas.min()), int(deltas.max())
         if least <= self._none <= largest:
             deltas = deltas[deltas != self._none]
@@ -231,11 +239,11 @@ class _Walk:
 
     def _run(self) -> int:
         """The next records in columns; how many were sound."""
-        if self._data is None:
-            self._data = np.frombuffer(self._payload, np.uint8)
         most = min(UNIFORM_RECORDS, self._count - self._done)
-        run = uniform_run(self._data, self._payload, self._at, self._done, most)
+        run = uniform_run(self._payload, self._at, self._done, most)
         if run is None:
+            if self._data is None:
+                self._data = np.frombuffer(self._payload, np.uint8)
             run = sound_run(self._data, self._at, self._done, min(most, MIXED_RECORDS), _HEADERS_A_RUN)
         if not run.records:
             return 0
@@ -244,7 +252,7 @@ class _Walk:
                 return 0
         if self._keys_needed and not run.keyed.all():
             raise Malformed(_NO_KEY)
-        self._times.add_all(run.deltas)
+        self._times.add_all(run.times)
         self._done += run.records
         self._at = run.end
         return run.records
@@ -343,12 +351,12 @@ UNIFORM_FROM = 16
 
 
 class Run(NamedTuple):
-    """The first `records` of them, up to `end`. Their timestamp deltas, which of them have a key, and the place and
-    number of the headers of those that have any."""
+    """The first `records` of them, up to `end`. Their timestamp deltas before zigzag, which of them have a key, and
+    the place and number of the headers of those that have any."""
 
     records: int
     end: int
-    deltas: Integers
+    times: npt.NDArray[Any]
     keyed: npt.NDArray[np.bool_]
     headers: list[tuple[int, int, int]]
     """(where the first begins, how many, where the record ends)."""
@@ -381,8 +389,7 @@ def sound_run(data: Bytes8, start: int, first: int, count: int, headers_max: int
     if headers.any():
         some = np.flatnonzero(headers[:sound])
         found = list(zip(at[some].tolist(), (headers[some] >> 1).tolist(), ends[some].tolist(), strict=True))
-    deltas = (times[:sound] >> 1) ^ -(times[:sound] & 1)
-    return Run(sound, int(marks[sound]), deltas, keys[:sound] & 1 == 0, found)
+    return Run(sound, int(marks[sound]), times[:sound], keys[:sound] & 1 == 0, found)
 
 
 def _field(data: Bytes8, at: Integers) -> tuple[Integers, Integers]:
@@ -452,63 +459,80 @@ class _Shape(NamedTuple):
     time: int
     offset: int
     key: int
-    key_end: int
+    head_end: int
+    """Of the numbers before a key."""
     value: int
     value_end: int
     total: int
     has_key: bool
 
 
-def uniform_run(data: Bytes8, view: memoryview, start: int, first: int, count: int) -> Run | None:
-    """As `sound_run`, for records that all have the shape of the one at `start`, and no headers. This is much faster.
-    None if there is no such run of some length. `view` has the bytes of `data`."""
-    shape = _shape(view, start)
-    if shape is None:
+_WORD, _WORD_MAX = 8, 2**64 - 1
+
+
+def uniform_run(view: memoryview, start: int, first: int, count: int) -> Run | None:
+    """As `sound_run`, for records that all have the shape of the one at `start`, and no headers. This is much faster:
+    eight bytes of each are compared at once. None if there is no such run of some length."""
+    shape = _shape(view, start, first)
+    if shape is None or shape.total < _WORD:
         return None
-    total, width = shape.total, shape.key - shape.offset
-    expected = _OFFSETS[width - 1]
-    most = min(count, (len(view) - start) // total, expected.shape[1] - first)
-    if most < UNIFORM_FROM or view[start + total] != view[start]:
+    total, offset = shape.total, shape.offset
+    offsets = _OFFSETS[shape.key - offset - 1][first + 1 :]
+    more = min(count - 1, (len(view) - start) // total - 1, len(offsets))
+    if more + 1 < UNIFORM_FROM or view[start + total] != view[start]:
         return None
-    rows = data[start : start + most * total].reshape(most, total)
-    head = np.ascontiguousarray(rows[:, : shape.key_end].T)  # a row for each byte: comparisons are fast then
-    one = head[:, :1]
-    time = head[shape.time : shape.offset]
-    differs = head ^ one
-    differs[shape.time : shape.offset] &= 0x80
-    np.bitwise_xor(
-        head[shape.offset : shape.key], expected[:, first : first + most], out=differs[shape.offset : shape.key]
-    )
-    sound = min(_sound_columns(differs), _sound_columns(rows[:, -1:].T))
-    if shape.value >= shape.key_end:
-        lengths = rows[:, shape.value : shape.value_end].T
-        sound = min(sound, _sound_columns(lengths ^ lengths[:, :1]))
+    # The first record is sound. Of each other one, the bytes from the one before it on: the last of the one before.
+    same, but_offset = _masks(shape)
+    known = (int.from_bytes(view[start : start + 2 * _WORD - 1], "little") << 8) & but_offset
+    wrong: Any = False
+    for at in (0,) if shape.head_end < _WORD else (0, min(_WORD, total - _WORD)):
+        words = np.ndarray(more, "<u8", view, start + total - 1 + at, (total,)).copy()  # since they are not aligned
+        shift = 8 * (offset + 1 - at)
+        if shift >= 0:
+            words ^= offsets[:more] << shift
+        elif -shift < 8 * (shape.key - offset):
+            words ^= offsets[:more] >> -shift
+        words &= same >> 8 * at & _WORD_MAX
+        wrong |= words != known >> 8 * at & _WORD_MAX
+    if shape.value >= shape.head_end:  # behind a key
+        at = min(shape.value, total - _WORD)
+        same = (1 << 8 * (shape.value_end - at)) - (1 << 8 * (shape.value - at))
+        known = int.from_bytes(view[start + at : start + at + _WORD], "little") & same
+        wrong |= (np.ndarray(more, "<u8", view, start + total + at, (total,)).copy() & same) != known
+    last = int(wrong.argmax()) if wrong.any() else more  # of those that begin as they should
+    sound = last + (view[start + (last + 1) * total - 1] == 0)
     if sound < UNIFORM_FROM:
         return None
-    raw = time[0, :sound].astype(np.int64)
-    if len(time) > 1:
-        raw &= 0x7F
-    for byte in range(1, len(time)):
-        raw |= (time[byte, :sound].astype(np.int64) & 0x7F) << 7 * byte
-    return Run(sound, start + sound * total, (raw >> 1) ^ -(raw & 1), np.array([shape.has_key]), [])
+    times = [np.ndarray(sound, np.uint8, view, start + at, (total,)).copy() for at in range(shape.time, offset)]
+    raw: Any = times[0]
+    if len(times) > 1:
+        raw = np.zeros(sound, np.int64)
+        for number, column in enumerate(times):
+            raw |= (column & 0x7F).astype(np.int64) << 7 * number
+    return Run(sound, start + sound * total, raw, np.array([shape.has_key]), [])
 
 
-def _sound_columns(differs: Bytes8) -> int:
-    """The columns before the first in which something is not 0."""
-    return int(differs.any(axis=0).argmax()) if differs.any() else differs.shape[1]
+@lru_cache(256)
+def _masks(shape: _Shape) -> tuple[int, int]:
+    """Of the byte before a record and those up to `head_end`: the bits that are the same in all records once their
+    offsets are taken out, and those without the bits of the offset."""
+    same = (1 << 8 * (shape.head_end + 1)) - 1
+    same -= int.from_bytes(b"\x7f" * (shape.offset - shape.time), "little") << 8 * (shape.time + 1)
+    return same, same - ((1 << 8 * (shape.key + 1)) - (1 << 8 * (shape.offset + 1)))
 
 
-def _shape(view: memoryview, start: int) -> _Shape | None:
+def _shape(view: memoryview, start: int, first: int) -> _Shape | None:
+    """Of the record at `start`, whose offset delta is to be `first`."""
     try:
         length, at = _short_number(view, start)
         end = at + length
         time = at + 1  # past the attributes
         _, offset = _short_number(view, time)
-        _, key = _short_number(view, offset)
+        number, key = _short_number(view, offset)
         key_length, key_end = _short_number(view, key)
         value = key_end + max(key_length, 0)
         value_length, value_end = _short_number(view, value)
-        if length < 0 or view[at] or value_end + max(value_length, 0) != end - 1 or view[end - 1]:
+        if length < 0 or number != first or view[at] or value_end + max(value_length, 0) != end - 1 or view[end - 1]:
             return None
     except IndexError:
         return None
@@ -533,11 +557,12 @@ def _short_number(view: memoryview, at: int) -> tuple[int, int]:
     return (raw >> 1) ^ -(raw & 1), at + 1
 
 
-def _offsets(width: int, below: int) -> Bytes8:
-    """The bytes of the offset deltas from 0 to `below`, as they are when written in `width` bytes: a row for each byte,
-    a column for each delta."""
-    raw = np.arange(0, 2 * below, 2) >> np.arange(0, 7 * width, 7)[:, None]
-    return (raw & 0x7F | np.where(np.arange(width) < width - 1, 0x80, 0)[:, None]).astype(np.uint8)
+def _offsets(width: int, below: int) -> npt.NDArray[np.uint64]:
+    """The offset deltas from 0 to `below`, as they are when written in `width` bytes, the first of them the lowest."""
+    raw, written = np.arange(0, 2 * below, 2), np.zeros(below, np.int64)
+    for byte in range(width):
+        written |= (raw >> 7 * byte & 0x7F | (0x80 if byte < width - 1 else 0)) << 8 * byte
+    return written.astype(np.uint64)
 
 
 _OFFSETS = (_offsets(1, 1 << 6), _offsets(2, 1 << 13), _offsets(3, 1 << 17))
