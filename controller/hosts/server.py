@@ -71,7 +71,6 @@ class ServerConnection:
         "_arrived_s",
         "_arriving",
         "_buffer",
-        "_client",
         "_clock",
         "_closed",
         "_ending",
@@ -99,6 +98,7 @@ class ServerConnection:
         "_working",
         "_writing",
         "arrived_bytes",
+        "client",
     )
 
     def __init__(
@@ -106,7 +106,7 @@ class ServerConnection:
     ) -> None:
         self._server = server
         self._socket: Any = sock
-        self._client = client
+        self.client = client
         self._sasl = server.sasl_session(client)
         self._loop = server.network.loop
         self._clock = server.network.clock
@@ -136,12 +136,8 @@ class ServerConnection:
         self._throttle()
 
     @property
-    def client(self) -> Requester:
-        return self._client
-
-    @property
     def listener(self) -> str:
-        return self._client.listener
+        return self.client.listener
 
     @property
     def active_s(self) -> float:
@@ -183,7 +179,9 @@ class ServerConnection:
             return
         buffer = self._buffer
         try:
-            frames = buffer.receive(self._socket, READ_BYTES if buffer.begun_bytes > FIRST_BYTES else FIRST_BYTES)
+            size = READ_BYTES if buffer.begun_bytes > FIRST_BYTES else FIRST_BYTES
+            held_then = self._server.held_bytes + buffer.begun_bytes - buffer.arrived_bytes
+            frames = buffer.receive(self._socket, size, may_begin=held_then < self._server.queued_bytes)
         except (BlockingIOError, InterruptedError):
             self._throttle()
             return
@@ -198,7 +196,7 @@ class ServerConnection:
         self._hold(sum(map(len, frames)) + buffer.arrived_bytes - self.arrived_bytes)
         self.arrived_bytes = buffer.arrived_bytes
         if self._is_large and frames:
-            self._note_large()  # it is complete; perhaps the next has begun
+            self._note_large()  # perhaps the next has begun
         if buffer.begun_bytes > LARGE_BYTES and not self._is_large:
             self._note_large()
         if self._stall_timer is None and buffer.is_within:
@@ -236,7 +234,7 @@ class ServerConnection:
                 self._slots.append(slot)
                 self._unanswered += slot.size
                 receive = self._server.receive if self._sasl is None else self._sasl.receive
-                steps = receive(frame, slot, self._client)
+                steps = receive(frame, slot, self.client)
                 del frame
                 if self._unsent is not None or not one:
                     now_s = self._loop.time()

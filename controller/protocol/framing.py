@@ -240,15 +240,17 @@ class FrameBuffer(msgspec.Struct, eq=False):
                 return self.arrived(count - SIZE_BYTES)
         return self.feed(first[:count])
 
-    def receive(self, sock: Any, size: int) -> list[Any]:
-        """Return the frames that one read of a socket, of at most `size` bytes, completes. Raises EOFError at its end,
-        what the socket raises, and what `feed` does."""
+    def receive(self, sock: Any, size: int, *, may_begin: bool = True) -> list[Any]:
+        """Return the frames that one read of a socket completes, of at most `size` bytes if it is not into a block.
+        Unless it `may_begin` the next frame, nothing is read behind the one that has begun. Raises EOFError at the
+        socket's end, what the socket raises, and what `feed` does."""
+        most = READ_BYTES_MAX if may_begin else self.begun_bytes - self.arrived_bytes
         if self.room is None:
-            data = sock.recv(size)
+            data = sock.recv(min(size, most))
             if not data:
                 raise EOFError
             return self.feed(data)
-        count = sock.recv_into(self.room[:READ_BYTES_MAX])
+        count = sock.recv_into(self.room[: min(most, READ_BYTES_MAX)])
         if not count:
             raise EOFError
         return self.arrived(count)

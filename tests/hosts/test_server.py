@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import socket
 import struct
@@ -416,6 +417,25 @@ def test_a_large_produce_request_is_received_into_a_block_and_no_other_request()
             client.sendall(framed(whole))
             assert read(client) == whole
     assert kinds == [memoryview, bytes, memoryview]
+
+
+@pytest.mark.parametrize("begins", [b"\0\0", b"\0\1"])  # received into blocks, and in pieces
+def test_requests_that_a_client_sends_ahead_stay_where_they_are_while_there_is_no_memory(begins: bytes) -> None:
+    frames = [begins + b"%d" % number * 90_000 for number in range(9)]
+    with serving_with(ServerLimits(1_000_000, queued_bytes=200_000)) as serving, closing(serving.connect()) as client:
+        serving.echo.hold = True
+        sender = threading.Thread(target=client.sendall, args=(b"".join(map(framed, frames)),))
+        sender.start()
+        eventually(lambda: len(serving.echo.held) == 3, "as many as there is memory for")
+        for _ in range(100):
+            serving.server.network.run(asyncio.sleep(0), DEADLINE_S)
+        assert serving.server.held_bytes == 3 * len(frames[0])
+        serving.echo.hold = False
+        for answer in serving.echo.held:
+            answer()
+        assert [read(client) for _ in frames] == frames
+        sender.join(DEADLINE_S)
+    assert serving.server.held_bytes == 0
 
 
 def test_a_large_request_directly_behind_another_waits_for_those_that_had_begun_before_it() -> None:
