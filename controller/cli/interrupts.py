@@ -183,14 +183,16 @@ def signals_held() -> Iterator[None]:
 
 def begin_worker() -> None:
     """Make this worker process leave signals to its parent and, on Linux, die with it."""
-    from multiprocessing import parent_process
+    from multiprocessing import get_start_method, parent_process
 
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     parent = parent_process()
-    if parent is not None and not parent.is_alive():
+    # `is_alive` asks a pipe, which another worker that was forked after this one keeps open.
+    is_forked = get_start_method() == "fork"
+    if parent is not None and (os.getppid() != parent.pid if is_forked else not parent.is_alive()):
         os._exit(1)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 

@@ -171,6 +171,34 @@ def test_it_ends_with_the_signals_status_says_nothing_of_it_and_leaves_nothing(
     assert {path.name for path in tmp_path.iterdir()} <= expected, "temporary files are left"
 
 
+KILLED = """
+import os, signal, time
+from multiprocessing import Process
+from controller.cli.interrupts import begin_worker
+
+def begin_late(parent):
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    begin_worker()
+    time.sleep(100)
+
+for target, given in ((begin_late, os.getpid()), (time.sleep, 100)):
+    Process(target=target, args=(given,)).start()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_worker_process_ends_with_a_command_that_was_killed_before_it_began() -> None:
+    mark = uuid.uuid4().hex
+    environment = os.environ | {MARK: mark, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", KILLED], env=environment, cwd=ROOT, check=False)
+    try:
+        eventually(lambda: len(marked(mark)) == 1, "the other process alone is left")
+    finally:
+        for left in marked(mark):
+            os.kill(int(left.partition(":")[0]), signal.SIGKILL)
+
+
 def test_a_worker_process_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     words = [sys.executable, "-m", "controller.cli", "simulate", "swarm", "--seeds", "1..2000", "--jobs", "2"]
