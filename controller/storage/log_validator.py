@@ -460,7 +460,7 @@ class _Shape(NamedTuple):
     offset: int
     key: int
     head_end: int
-    """Of the numbers before a key."""
+    """Where the numbers in front of the key's bytes end, or the value's if there is no key."""
     value: int
     value_end: int
     total: int

@@ -424,9 +424,9 @@ def test_requests_that_a_client_sends_ahead_stay_where_they_are_while_there_is_n
     frames = [begins + b"%d" % number * 90_000 for number in range(9)]
     with serving_with(ServerLimits(1_000_000, queued_bytes=200_000)) as serving, closing(serving.connect()) as client:
         serving.echo.hold = True
-        sender = threading.Thread(target=client.sendall, args=(b"".join(map(framed, frames)),))
+        sender = threading.Thread(target=client.sendall, args=(b"".join(map(framed, frames)),), daemon=True)
         sender.start()
-        eventually(lambda: len(serving.echo.held) == 3, "as many as there is memory for")
+        eventually(lambda: len(serving.echo.held) >= 3, "as many as there is memory for")
         for _ in range(100):
             serving.server.network.run(asyncio.sleep(0), DEADLINE_S)
         assert serving.server.held_bytes == 3 * len(frames[0])
