@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import select
+import signal
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from controller.cli.requirements import CLIENTS, Need
 from controller.cli.values import number, number_from
 from controller.hosts.local_cluster import LocalCluster
-from tests.benchmarks.common import add_count, add_output, aligned, integers, run_worker, show, spread
+from tests.benchmarks.common import ROOT, add_count, add_output, aligned, integers, run_worker, show, spread
 
+WORKER = "tests.benchmarks.broker_worker"
 PARTITIONS = 3
 BROKERS = 3
 READY_LIMIT_S = 60.0
@@ -93,15 +98,72 @@ class BrokerBench:
 
     def work(self, kind: str, **given: Any) -> Work:
         """One client's process. Raises CalledProcessError, with what it said on its standard error shown."""
-        words = json.dumps({"servers": self._cluster.bootstrap_servers, "partitions": PARTITIONS} | given)
-        before_s = self._cpu_s()
-        answer = run_worker("tests.benchmarks.broker_worker", kind, words)
-        spent_s = self._cpu_s() - before_s
+        before_s = self.cpu_s()
+        answer = run_worker(WORKER, *self.words(kind, given))
+        spent_s = self.cpu_s() - before_s
         latency_ms = tuple(answer.get("latency_ms", ()))
         return Work(answer["seconds"], int(answer["requests"]), spent_s, answer["client_cpu_s"], latency_ms)
 
-    def _cpu_s(self) -> float:
+    def words(self, kind: str, given: Mapping[str, Any]) -> list[str]:
+        """What the client's process is started with."""
+        return [kind, json.dumps({"servers": self._cluster.bootstrap_servers, "partitions": PARTITIONS, **given})]
+
+    def settled_s(self) -> float:
+        """Wait until the brokers have nothing more to do. Return since when."""
+        while True:
+            at_s, before_s = time.perf_counter(), self.cpu_s()
+            time.sleep(LOOK_S)
+            if self.cpu_s() - before_s <= LOOK_S / 10:
+                return at_s
+
+    def cpu_s(self) -> float:
         return sum(cpu_s(broker.pid) for broker in self._cluster.brokers.values())
+
+
+TURN_S, LOOK_S = 0.25, 0.005
+"""Short, since what a shared machine gives changes within seconds."""
+
+
+class _Client:
+    """One client's process, ready to begin, which is stopped but for its turns. It ends with the context."""
+
+    def __init__(self, bench: BrokerBench, kind: str, given: dict[str, Any]) -> None:
+        command = [sys.executable, "-m", WORKER, *bench.words(kind, given), "in-turns"]
+        process: Any = subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+        self._process = process
+        self._await_line()
+        self._process.send_signal(signal.SIGSTOP)
+        self._process.stdin.write(b"\n")
+        self._bench, self._took_s, self._cpu_s = bench, 0.0, -bench.cpu_s()
+
+    def __enter__(self) -> _Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def _await_line(self) -> None:
+        if not self._process.stdout.readline():
+            raise subprocess.CalledProcessError(self._process.wait(), self._process.args)
+
+    def turn(self) -> bool:
+        """Returns whether there is more to do."""
+        began_s = time.perf_counter()
+        self._process.send_signal(signal.SIGCONT)
+        ended, _, _ = select.select([self._process.stdout], [], [], TURN_S)
+        self._process.send_signal(signal.SIGSTOP)
+        self._took_s += self._bench.settled_s() - began_s
+        if ended:
+            self._await_line()
+            self._cpu_s += self._bench.cpu_s()
+        return not ended
+
+    def work(self) -> Work:
+        """Of a client that has no more to do."""
+        self._process.send_signal(signal.SIGCONT)
+        answer = json.loads(self._process.communicate(b"\n")[0])
+        return Work(self._took_s, int(answer["requests"]), self._cpu_s, answer["client_cpu_s"])
 
 
 def cpu_s(pid: int) -> float:
@@ -161,41 +223,69 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-COMPARED = ("CPU a record", "time")
+COMPARED = ("CPU a record", "CPU a request", "time")
+Pair: TypeAlias = list[tuple[Work, Work]]
+"""Producing and consuming, of one tree and of another."""
 
 
 def run_against(arguments: argparse.Namespace) -> int:
-    """Compare the brokers of the working directory with another tree's; both clusters run all the time."""
-    once, benches, rows = argparse.Namespace(**vars(arguments) | {"runs": 1}), [], []
-    with ExitStack() as stack:
-        for tree in (Path(), arguments.against):
-            with chdir(tree):  # a broker's process finds the packages in its directory first
-                cluster = stack.enter_context(LocalCluster(brokers=BROKERS, settings=SETTINGS))
-            benches.append(BrokerBench(cluster))
-        for size, setup in product(arguments.sizes, SETUPS):
-            pairs = []
-            for number in range(arguments.runs):
-                first = number % 2
-                found = [throughput_row(benches[at], setup, size, once) for at in (first, 1 - first)]
-                pairs.append((found[first], found[1 - first]))
-            rows.append({"setup": str(setup), "size": size} | ratios(pairs))
-    lines = [["", "size", *(f"{name}: {part}" for name in COMPARED for part in ("median", "min", "max"))]]
-    lines += [
-        [row["setup"], str(row["size"]), *(f"{one:.2f}" for name in COMPARED for one in row[name].values())]
-        for row in rows
-    ]
-    show(arguments, {"benchmark": "broker", "pairs": arguments.runs, "ratios": rows}, aligned(lines))
+    """Compare the brokers of the working directory with another tree's. Each run has new processes of both, since what
+    a process gets of the machine's memory makes a difference that stays."""
+    trees, rows = (Path(), arguments.against), tuple(product(arguments.sizes, SETUPS))
+    pairs: dict[tuple[int, Setup], list[Pair]] = {row: [] for row in rows}
+    for count in range(arguments.runs):
+        order = -1 if count % 2 else 1
+        with ExitStack() as stack:
+            benches = [stack.enter_context(_bench_of(tree)) for tree in trees[::order]]
+            for size, setup in rows:
+                records = max(int(arguments.megabytes * 1e6 / size), PARTITIONS)
+                pairs[size, setup].append(in_turns(benches, setup, size, records)[::order])
+    found = [{"setup": str(setup), "size": size} | ratios(pairs[size, setup]) for size, setup in rows]
+    lines = [["", "size", *COMPARED]]
+    for row in found:
+        compared = ("{median:.2f} ({min:.2f} to {max:.2f})".format(**row[name]) for name in COMPARED)
+        lines.append([row["setup"], str(row["size"]), *compared])
+    show(arguments, {"benchmark": "broker", "pairs": arguments.runs, "ratios": found}, aligned(lines))
     return 0
 
 
-def ratios(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
-    """Medians of the first tree's CPU and time over the other's, of producing and consuming together: with acks=1
-    followers may still fetch what was produced while it is consumed, and the sooner they do the less is left."""
+@contextmanager
+def _bench_of(tree: Path) -> Iterator[BrokerBench]:
+    with ExitStack() as stack:
+        with chdir(tree):  # a broker's process finds the packages in its directory first
+            cluster = stack.enter_context(LocalCluster(brokers=BROKERS, settings=SETTINGS))
+        bench = BrokerBench(cluster)
+        with bench.topic(SETUPS[0]) as topic:  # the first consumer creates the topic of groups' offsets
+            bench.work("consume", topic=topic, records=0)
+        yield bench
 
-    def both(row: dict[str, Any]) -> tuple[float, float]:
-        one, two = row["produce"], row["consume"]
-        took_s = 1 / one["records_per_s"]["median"] + 1 / two["records_per_s"]["median"]
-        return one["cpu_us_a_record"] + two["cpu_us_a_record"], took_s
+
+def in_turns(benches: Sequence[BrokerBench], setup: Setup, size: int, records: int) -> Pair:
+    """What the producer and the consumer of each did, each client in turn with those of the others."""
+
+    def work(kind: str, **given: object) -> list[Work]:
+        with ExitStack() as stack:
+            at_work = clients = [
+                stack.enter_context(_Client(bench, kind, given | {"topic": topic, "records": records}))
+                for bench, topic in zip(benches, topics, strict=True)
+            ]
+            while at_work:
+                at_work = [client for client in at_work if client.turn()]
+            return [client.work() for client in clients]
+
+    with ExitStack() as topics_kept:
+        topics = [topics_kept.enter_context(bench.topic(setup)) for bench in benches]
+        return list(zip(work("produce", acks=setup.acks, size=size), work("consume"), strict=True))
+
+
+def ratios(pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Medians of the first tree's CPU and time over the other's, of producing and consuming together: with acks=1
+    followers may still fetch what was produced while it is consumed, and the sooner they do the less is left. The CPU a
+    request says what a broker does; how many records a client puts into one depends on when it is woken, too."""
+
+    def both(works: tuple[Work, Work]) -> tuple[float, ...]:
+        cpu_s, requests = sum(work.cpu_s for work in works), sum(work.requests for work in works)
+        return cpu_s, cpu_s / max(requests, 1), sum(work.seconds for work in works)
 
     compared = [[own / other for own, other in zip(both(one), both(two), strict=True)] for one, two in pairs]
     return dict(zip(COMPARED, [spread(each, 2) for each in zip(*compared, strict=True)], strict=True))
@@ -203,12 +293,7 @@ def ratios(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, 
 
 def throughput_row(bench: BrokerBench, setup: Setup, size: int, arguments: argparse.Namespace) -> dict[str, Any]:
     records = max(int(arguments.megabytes * 1e6 / size), PARTITIONS)
-    produced: list[Work] = []
-    consumed: list[Work] = []
-    for _ in range(arguments.runs):
-        with bench.topic(setup) as topic:
-            produced.append(bench.work("produce", topic=topic, acks=setup.acks, records=records, size=size))
-            consumed.append(bench.work("consume", topic=topic, records=records))
+    produced, consumed = zip(*(in_turns([bench], setup, size, records)[0] for _ in range(arguments.runs)), strict=True)
     return {
         "replication_factor": setup.replication_factor,
         "acks": setup.acks,

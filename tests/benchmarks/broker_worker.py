@@ -28,6 +28,14 @@ CONSUMER = {
 }
 """What the clients of the throughput runs set, whichever brokers they talk to."""
 CONSUMED_AT_ONCE = 10_000
+in_turns = False
+"""Whether another process says when the work begins, and waits for its end."""
+
+
+def _await_turn() -> None:
+    if in_turns:
+        print(flush=True)
+        sys.stdin.readline()
 
 
 class RequestCount:
@@ -72,6 +80,7 @@ def produce(
     )
     producer.list_topics(topic, LIMIT_S)
     value = b"x" * size
+    _await_turn()
     began_s, spent_s = time.perf_counter(), time.process_time()
     for number in range(records):
         while True:
@@ -85,6 +94,7 @@ def produce(
     if producer.flush(LIMIT_S) or failures:
         raise RuntimeError(f"not everything was acknowledged: {failures[:3]}")
     took_s, spent_s = time.perf_counter() - began_s, time.process_time() - spent_s
+    _await_turn()
     producer.poll(2 * STATISTICS_MS / 1_000)
     return {"seconds": took_s, "requests": requests.count, "client_cpu_s": spent_s}
 
@@ -105,6 +115,7 @@ def consume(
     )
     consumer.list_topics(topic, LIMIT_S)
     read = 0
+    _await_turn()
     began_s, spent_s = time.perf_counter(), time.process_time()
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
     while read < records:
@@ -118,6 +129,7 @@ def consume(
         if time.perf_counter() - began_s > LIMIT_S:
             raise RuntimeError(f"{read} of {records} records were read in {LIMIT_S:g} s")
     took_s, spent_s = time.perf_counter() - began_s, time.process_time() - spent_s
+    _await_turn()
     consumer.consume(1, 2 * STATISTICS_MS / 1_000)
     consumer.close()
     return {"seconds": took_s, "requests": requests.count, "client_cpu_s": spent_s}
@@ -174,7 +186,9 @@ WORK: Mapping[str, Callable[..., dict[str, Any]]] = {"produce": produce, "consum
 
 
 def main(words: list[str]) -> None:
-    kind, text = words
+    global in_turns
+    kind, text, *more = words
+    in_turns = bool(more)
     print(json.dumps(WORK[kind](**json.loads(text))))
 
 
