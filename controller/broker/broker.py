@@ -448,6 +448,8 @@ class Broker:
                 steps = self._admitted(exchange, client, request.value)
                 charge.handled()
                 return None if steps is None else charge.timed(steps)
+        elif self.guard is None and header.api_key in _REFUSED_BY_ACLS_ALONE:
+            return first_slice(self._handlers[header.api_key], exchange, request.value, self._failed)
         return self._admitted(exchange, client, request.value)
 
     def _admitted(self, exchange: RequestContext, client: Requester, value: RequestValue) -> Steps | None:
@@ -758,6 +760,7 @@ _MAY_ANSWER_MUCH = frozenset(
     + [ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS]
 )
 """Requests whose answer may be large while they are small."""
+_REFUSED_BY_ACLS_ALONE = frozenset([ApiKey.PRODUCE, ApiKey.FETCH])
 _A_FETCH = FetchRequest(0, 0, ())
 _FIRST_VERSION_WITH_ONE_ERROR = 7  # for all of a fetch
 ADMIN_CLIENT = "__admin_client"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -52,7 +53,8 @@ Key: TypeAlias = tuple[str, int]
 """Topic and partition."""
 
 
-class FetchedPartition(msgspec.Struct, eq=False):
+@dataclass(slots=True, eq=False)
+class FetchedPartition:
     """One for each LeaderAndIsr: an answer is taken only while its partition is followed by the same object, so that
     one to an older leader epoch, or to an earlier life of the partition, changes nothing.
 

@@ -63,6 +63,8 @@ LOOKED_AT = 16
 class _CountingSelector(selectors.DefaultSelector):
     """`rounds`: how often the loop has looked at its sockets. `ready`: how many were ready the last time."""
 
+    _look = selectors.DefaultSelector.select
+
     def __init__(self) -> None:
         super().__init__()
         self.rounds = self.ready = 0
@@ -88,17 +90,19 @@ class _CountingSelector(selectors.DefaultSelector):
             self._same.close()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        self.rounds += 1
-        began_s = 0.0 if self.rounds % LOOKED_EACH else time.perf_counter()
-        found = super().select(timeout)
-        self.ready = len(found)
-        if began_s:
-            now_s = time.perf_counter()
-            if now_s - began_s >= REST_S:
-                self._rested_s = now_s
-            elif now_s - self._rested_s >= REST_AFTER_S:
-                time.sleep(REST_S)
-                self._rested_s = time.perf_counter()
+        self.rounds = rounds = self.rounds + 1
+        if rounds % LOOKED_EACH:
+            found = self._look(timeout)
+            self.ready = len(found)
+            return found
+        began_s = time.perf_counter()
+        found = self._look(timeout)
+        self.ready, now_s = len(found), time.perf_counter()
+        if now_s - began_s >= REST_S:
+            self._rested_s = now_s
+        elif now_s - self._rested_s >= REST_AFTER_S:
+            time.sleep(REST_S)
+            self._rested_s = time.perf_counter()
         return found
 
 

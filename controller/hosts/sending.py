@@ -8,12 +8,12 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 from controller.hosts.network import PIECE_BYTES
 from controller.hosts.tls import EncryptedSocket
-from controller.protocol.framing import IN_MEMORY, Part, RecordRange, framed_parts
+from controller.protocol.framing import Part, RecordRange, framed_parts
 from controller.storage.disk import FileRange
 
 SENDFILE_FROM_BYTES = 16 * 1024
@@ -57,7 +57,7 @@ class SendQueue:
     """`sock` doesn't block. `others_ask`: `NetworkThread.others_ask`, on which `send` returns. `left_bytes`: what was
     put and has not gone out."""
 
-    __slots__ = ("_others_ask", "_parts", "_plain", "_socket", "left_bytes")
+    __slots__ = ("_older", "_others_ask", "_parts", "_plain", "_socket", "left_bytes")
 
     def __init__(
         self, sock: socket.socket | EncryptedSocket, others_ask: Callable[[int, int], bool] = lambda _, __: False
@@ -67,13 +67,13 @@ class SendQueue:
         self._plain = isinstance(sock, socket.socket)
         self._parts: deque[Any] = deque()
         """Each is a memoryview or a _FromFile."""
+        self._older = 0
+        """Ranges among them that are not recent."""
         self.left_bytes = 0
 
-    def put(self, parts: Iterable[Part]) -> None:
+    def put(self, parts: Sequence[Part]) -> None:
         """One frame, behind what is there. RangeCut, UnencodableValue: none of it was put."""
-        plain = self._plain
-        ready = [part if type(part) in IN_MEMORY else _read_if_small(part, plain) for part in parts]
-        for part in framed_parts(ready):
+        for part in framed_parts(parts, _read_if_small if self._plain else _read_if_cached):
             if type(part) is bytes:
                 if part:  # between two ranges there is nothing, and nothing can't be sent
                     self._parts.append(memoryview(part))
@@ -81,14 +81,13 @@ class SendQueue:
             else:
                 assert isinstance(part, FileRange), part
                 self._parts.append(_FromFile(part))
+                self._older += not part.is_recent
                 self.left_bytes += part.length
 
     def others_come_first(self) -> bool:
         """Whether much is to be sent to a client that is behind, and others ask already."""
         return (
-            self.left_bytes >= PIECE_BYTES
-            and any(isinstance(part, _FromFile) and not part.range.is_recent for part in self._parts)
-            and self._others_ask(self._socket.fileno(), sys.maxsize)
+            self._older > 0 and self.left_bytes >= PIECE_BYTES and self._others_ask(self._socket.fileno(), sys.maxsize)
         )
 
     def send(self, *, was_read_in: bool = False, gives_way: bool = True) -> None:
@@ -107,8 +106,6 @@ class SendQueue:
                 head = parts[0]
                 if type(head) is memoryview:
                     allowed -= self._send_memory()
-                    if not parts:
-                        return
                 elif head.range.is_recent:
                     allowed -= self._send_range(head, allowed, was_read_in or time.monotonic() < head.asked_from_s)
                     was_read_in = False
@@ -117,7 +114,7 @@ class SendQueue:
                     allowed -= self._send_range(head, min(allowed, PIECE_BYTES), was_read_in)
                     was_read_in = False
                 sent = SEND_AT_ONCE_BYTES - allowed
-                if gives_way and parts and self._others_ask(self._socket.fileno(), sent):
+                if sent >= PIECE_BYTES and gives_way and parts and self._others_ask(self._socket.fileno(), sent):
                     return
         except BlockingIOError:
             return
@@ -178,6 +175,7 @@ class SendQueue:
         head.left -= count
         if not head.left:
             self._parts.popleft()
+            self._older -= not head.range.is_recent
 
 
 def _has_descriptor(part: RecordRange) -> TypeGuard[FileRange]:
@@ -191,16 +189,17 @@ def _has_descriptor(part: RecordRange) -> TypeGuard[FileRange]:
     return True
 
 
-def _read_if_small(part: Any, plain: bool) -> Part:
-    data: bytes | None
-    if _has_descriptor(part):
-        if plain and HAS_SENDFILE and part.length >= SENDFILE_FROM_BYTES:
-            return part
-        data = part.file.read_cached(part.position, part.length)
-        if data is None:
-            return part  # asked for again when it is sent
-    else:
-        data = part.read()
+def _read_if_small(part: RecordRange) -> Part:
+    if part.length >= SENDFILE_FROM_BYTES and HAS_SENDFILE and _has_descriptor(part):
+        return part
+    return _read_if_cached(part)
+
+
+def _read_if_cached(part: RecordRange) -> Part:
+    """The range itself, where that would wait for the disk: it is asked for again when it is sent."""
+    data = part.file.read_cached(part.position, part.length) if _has_descriptor(part) else part.read()
+    if data is None:
+        return part
     if len(data) != part.length:
         raise RangeCut(part)
     return data

@@ -7,11 +7,10 @@ sends them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Final, Protocol, TypeAlias
-
-import msgspec
 
 from controller.protocol.errors import MalformedFrame, UnencodableValue
 
@@ -92,16 +91,17 @@ def framed(frame: bytes) -> bytes:
     return len(frame).to_bytes(SIZE_BYTES, "big") + frame
 
 
-def framed_parts(parts: Iterable[Part]) -> list[bytes | RecordRange]:
+def framed_parts(parts: Sequence[Part], take: Callable[[Any], Part] = lambda part: part) -> list[bytes | RecordRange]:
     """A frame in parts with its size before it, ready to be sent one after the other: what is in memory is joined
-    (copied once) up to the next range. UnencodableValue for more than a size can say."""
-    parts = list(parts)
+    (copied once) up to the next range. `take` may read a range. UnencodableValue for more than a size can say."""
     if len(parts) == 1 and type(only := parts[0]) is bytes and len(only) <= FRAME_BYTES_SAID_MAX:
         return [framed(only)]
     size = 0
-    in_memory: list[Any] = [b""]  # where the size goes
-    groups: list[Any] = [in_memory]
+    first: list[Any] = [b""]  # where the size goes
+    in_memory, groups = first, list[Any]()
     for part in parts:
+        if not isinstance(part, IN_MEMORY):
+            part = take(part)
         if type(part) is bytes:
             size += len(part)
             in_memory.append(part)
@@ -110,14 +110,16 @@ def framed_parts(parts: Iterable[Part]) -> list[bytes | RecordRange]:
             in_memory.append(part)
         else:
             size += part.length
+            groups += (b"".join(in_memory) if groups else first, part)
             in_memory = []
-            groups += (part, in_memory)
     if size > FRAME_BYTES_SAID_MAX:
         raise UnencodableValue(f"a frame of {size} bytes: four bytes can say {FRAME_BYTES_SAID_MAX}")
-    groups[0][0] = _SIZE.pack(size)
-    if not in_memory:
-        groups.pop()
-    return [b"".join(one) if type(one) is list else one for one in groups]
+    first[0] = _SIZE.pack(size)
+    if groups:
+        groups[0] = b"".join(first)
+    if in_memory:
+        groups.append(b"".join(in_memory))
+    return groups
 
 
 def frame_size(prefix: Frame, limit: int = FRAME_BYTES_MAX) -> int:
@@ -172,7 +174,8 @@ BLOCK_BYTES, BLOCK_BYTES_MAX = 1024 * 1024 + 4096, 4 * 1024 * 1024
 """A block's size: at first, enough for 1 MiB of records, and at most."""
 
 
-class FrameBuffer(msgspec.Struct, eq=False):
+@dataclass(slots=True, eq=False)
+class FrameBuffer:
     """Cuts a stream of bytes into frames: `feed` what came, and take the frames that are whole.
 
     A frame that comes in pieces is copied once, when the last has come: a buffer that grows is copied with each. A
@@ -185,7 +188,7 @@ class FrameBuffer(msgspec.Struct, eq=False):
     _prefix: bytes = b""
     _missing: int | None = None
     """Bytes to come of the frame that `_pieces` begins; None while its size is not known."""
-    _pieces: list[bytes] = msgspec.field(default_factory=list)
+    _pieces: list[bytes] = field(default_factory=list)
     _view: memoryview | None = None
     """The frame, where it is received into a block."""
     room: memoryview | None = None
@@ -233,6 +236,8 @@ class FrameBuffer(msgspec.Struct, eq=False):
         assert first is not None
         if count > BLOCK_FROM_BYTES and not self.is_within and self.memory and first is not self.memory.scratch:
             size = frame_size(first[:SIZE_BYTES], self.limit)
+            if BLOCK_FROM_BYTES < size == count - SIZE_BYTES:  # as mostly
+                return [first[SIZE_BYTES:count].toreadonly()]
             if BLOCK_FROM_BYTES < size <= len(first) - SIZE_BYTES - AHEAD_BYTES:
                 self._missing = self.begun_bytes = size
                 self.room = first[SIZE_BYTES:]

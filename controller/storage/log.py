@@ -386,8 +386,10 @@ class PartitionLog:
     def _append(self, data: Bytes, headers: list[BatchHeader], now_ms: int, rest: Bytes = b"") -> bool:
         """Append `data`, and `rest` after it, with one write. Returns whether the caller must flush."""
         size_bytes = len(data) + len(rest)
-        self._settle(appends=True)
-        self._require_open(appends=True)
+        if self._change is not None:
+            self._settle(appends=True)
+        if self._held is None:
+            self._require_open(appends=True)
         settings = self.settings
         active = self._active
         reason = rolls_before(active, headers, size_bytes, settings, now_ms, self.directory)
@@ -395,9 +397,7 @@ class PartitionLog:
             self._settle()
             self._roll(headers[0].base_offset)
             active = self._active
-        if self._disk.no_wait:
-            active.require_cached_end(now_ms)
-        active.note_written(now_ms)
+        active.begin_append(now_ms, may_wait=not self._disk.no_wait)
         active.append(data, headers, rest)
         latest = self.epochs.latest
         markers = markers_in(data, headers) if len(headers) > 1 or headers[0].producer_id >= 0 else ()
@@ -564,7 +564,11 @@ class PartitionLog:
     ) -> FileRange:
         """As `read`, for a caller that must not wait for the disk, neither now nor when it sends the range. Raises
         NotCached: when its `read_in` has returned, the same call is likely to succeed."""
-        found = self.attempt(False, self.read, offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
+        self._disk.no_wait = True
+        try:
+            found = self.read(offset, max_bytes, up_to, whole_first_batch=whole_first_batch)
+        finally:
+            self._disk.no_wait = False
         if found.length and not found.is_recent:
             found.file.require_cached(found.position, found.length)
         return found

@@ -296,18 +296,16 @@ class Segment:
         if self.max_timestamp_ms > (NO_TIMESTAMP if last is None else last[0]):
             self.times.append(self.max_timestamp_ms, self._max_timestamp_offset - self.base_offset)
 
-    def note_written(self, now_ms: int) -> None:
-        """Something is about to be appended, at this time."""
+    def begin_append(self, now_ms: int, *, may_wait: bool) -> None:
+        """Something is about to be appended, at this time. Unless it `may_wait`, raises NotCached if the append would
+        first read the page that it begins within."""
+        if not may_wait and self.size_bytes % PAGE_BYTES and not 0 <= now_ms - self._written_ms < DIRTY_MS:
+            self.file.require_cached(self.size_bytes - 1, 1)
         self._written_ms = now_ms
         if not 0 <= now_ms - self._recent_since_ms < RECENT_MS:
             is_next = 0 <= now_ms - self._recent_since_ms < 2 * RECENT_MS
             self._recent_before = self._recent_at if is_next else self.size_bytes
             self._recent_at, self._recent_since_ms = self.size_bytes, now_ms
-
-    def require_cached_end(self, now_ms: int) -> None:
-        """Raise NotCached if an append would first read the page that it begins within."""
-        if self.size_bytes % PAGE_BYTES and not 0 <= now_ms - self._written_ms < DIRTY_MS:
-            self.file.require_cached(self.size_bytes - 1, 1)
 
     def was_written_lately(self, position: int, now_ms: int) -> bool:
         """Whether everything from `position` on was appended within the last 2 * RECENT_MS: it is in the page cache,
@@ -450,16 +448,20 @@ class Segment:
         """Where the batch that holds `offset`, or the first after it, begins; the end if there is none."""
         if offset >= self.next_offset >= 0:
             return self.size_bytes
-        position = None if self._marks is None else self._marks.get(offset)
+        position = self.marked(offset)
         if position is None:
             position = next((position for position, _ in self.headers_from(offset, reader)), self.size_bytes)
         return position
 
-    def batch_bytes(self, position: int, reader: HeaderReader) -> int:
+    def marked(self, offset: int) -> int | None:
+        """Where the batch begins whose first offset this is, if it is known without a look at the file."""
+        return None if self._marks is None else self._marks.get(offset)
+
+    def batch_bytes(self, position: int, reader: HeaderReader | None) -> int:
         """The size of the batch that begins there; 0 at the end."""
         return next((header.size_bytes for _, header in self._headers(position, reader)), 0)
 
-    def last_batch_end(self, start: int, end: int, reader: HeaderReader) -> int:
+    def last_batch_end(self, start: int, end: int, reader: HeaderReader | None = None) -> int:
         """Return where the last batch ends that lies between `start`, where one begins, and `end`, which is before the
         segment's; `start` if there is none, or if the index is wrong."""
         self._load()
@@ -468,7 +470,7 @@ class Segment:
         if entry is not None and entry[1] > start:
             begin, before = entry[1], entry[0] + self.base_offset
         try:
-            for position, header in headers_between(reader, begin, self.size_bytes):
+            for position, header in headers_between(reader or self.file, begin, self.size_bytes):
                 if header.base_offset > before:
                     return start
                 if position + header.size_bytes > end:
@@ -729,8 +731,10 @@ def range_from(
     index = last if offset >= segments[last].base_offset else index_of(segments, offset)
     while True:
         segment = segments[index]
-        reader = HeaderReader(segment.file)
-        start = segment.position_of(offset, reader)
+        start, reader = segment.marked(offset), None
+        if start is None:
+            reader = HeaderReader(segment.file)
+            start = segment.position_of(offset, reader)
         end = segment.position_of(up_to) if up_to < segment.next_offset else segment.size_bytes
         if start < end or index == last or up_to <= segment.next_offset:
             break
