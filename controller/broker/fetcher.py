@@ -186,22 +186,6 @@ class Fetcher:
     """Replicates partitions from the leader `leader`. `number` identifies it among the fetchers that follow this leader
     (num.replica.fetchers). Runs from `start` to `close`; a job that ends after that changes nothing."""
 
-    __slots__ = (
-        "_begins_jobs",
-        "_busy",
-        "_closed",
-        "_fetching",
-        "_link",
-        "_queue",
-        "_rechecks_all",
-        "_reconnects_now",
-        "_refusals",
-        "_session",
-        "_started",
-        "_tools",
-        "_wakeup",
-    )
-
     def __init__(self, leader: int, number: int, tools: FetcherTools) -> None:
         self._tools = tools
         self._session = FetchSessionHandler()

@@ -37,6 +37,7 @@ class Fetching(Protocol):
     """When it did so last."""
 
 
+@dataclass(slots=True, eq=False)
 class FollowerState:
     """A follower's state as its leader knows it.
 
@@ -45,24 +46,13 @@ class FollowerState:
     (`parked_in` a session), those fetches do not update this object: the time of the session's last fetch counts.
     """
 
-    __slots__ = (
-        "_caught_up_ms",
-        "_fetch_ms",
-        "broker_epoch",
-        "leader_end_at_fetch",
-        "log_end_offset",
-        "log_start_offset",
-        "parked_in",
-    )
-
-    def __init__(self, last_caught_up_ms: float = NEVER_MS) -> None:
-        self.log_end_offset = UNKNOWN_OFFSET
-        self.log_start_offset = UNKNOWN_OFFSET
-        self.leader_end_at_fetch = UNKNOWN_OFFSET
-        self.broker_epoch = UNKNOWN_EPOCH
-        self.parked_in: Fetching | None = None
-        self._caught_up_ms = last_caught_up_ms
-        self._fetch_ms = NEVER_MS
+    _caught_up_ms: float = NEVER_MS
+    _fetch_ms: float = NEVER_MS
+    log_end_offset: int = UNKNOWN_OFFSET
+    log_start_offset: int = UNKNOWN_OFFSET
+    leader_end_at_fetch: int = UNKNOWN_OFFSET
+    broker_epoch: int = UNKNOWN_EPOCH
+    parked_in: Fetching | None = None
 
     @property
     def last_caught_up_ms(self) -> float:
@@ -113,7 +103,7 @@ class LeaderState:
         self.proposed: tuple[int, ...] | None = None
         self.epoch_start_offset = epoch_start_offset
         self.followers = {
-            replica: FollowerState(last_caught_up_ms=now_ms if replica in self.isr else NEVER_MS)
+            replica: FollowerState(now_ms if replica in self.isr else NEVER_MS)
             for replica in replicas
             if replica != self.me
         }

@@ -250,21 +250,14 @@ class UnorderedList(Scheme):
                 self._due(timer)
 
 
-class OrderedList(Scheme):
+class OrderedList(UnorderedList):
     """Scheme 2. Start O(n), stop O(1), a tick O(1).
 
     The place of a new timer is searched from the rear: what starts later is mostly due later.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._timers = RingNode()
-
     def _insert(self, timer: SchemeTimer, interval: int) -> None:
         insert_in_order(self._timers, timer)
-
-    def _remove(self, timer: SchemeTimer) -> None:
-        unlink(timer)
 
     def _collect(self) -> None:
         while (timer := first_due(self._timers, self.now_tick)) is not None:

@@ -84,7 +84,8 @@ class BrokerConnection:
     def open_and_ask(self, api_key: int, version: int, body: bytes, timeout_ms: float) -> Future[bytes]:
         """`open`, then `ask`, in so much time for both."""
         asking: Future[bytes] = Future()
-        self._open(_First(self, api_key, version, body, timeout_ms, asking), min(timeout_ms, CONNECT_TIMEOUT_MS))
+        first = _First(self, api_key, version, body, timeout_ms, asking, self.now_ms())
+        self._open(first, min(timeout_ms, CONNECT_TIMEOUT_MS))
         return asking
 
     def ask(
@@ -164,27 +165,17 @@ class BrokerConnection:
         return f"{self._address[0]}:{self._address[1]}"
 
 
+@dataclass(slots=True, eq=False)
 class _First:
     """What is asked once the connection is there, and takes what becomes of it in place of a `Future`."""
 
-    __slots__ = ("_api_key", "_asking", "_began_ms", "_body", "_connection", "_timeout_ms", "_version")
-
-    def __init__(
-        self,
-        connection: BrokerConnection,
-        api_key: int,
-        version: int,
-        body: bytes,
-        timeout_ms: float,
-        asking: Future[bytes],
-    ) -> None:
-        self._connection = connection
-        self._api_key = api_key
-        self._version = version
-        self._body = body
-        self._timeout_ms = timeout_ms
-        self._asking = asking
-        self._began_ms = connection.now_ms()
+    _connection: BrokerConnection
+    _api_key: int
+    _version: int
+    _body: bytes
+    _timeout_ms: float
+    _asking: Future[bytes]
+    _began_ms: float
 
     def resolve(self, _opened: None) -> None:
         left_ms = self._timeout_ms - (self._connection.now_ms() - self._began_ms)

@@ -9,6 +9,7 @@ threads. A request's steps do not call it: they yield a `Job` that names the dev
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -17,22 +18,18 @@ from controller.storage.disk import Device, NotCached
 from controller.storage.errors import DeviceUnavailable
 
 
+@dataclass(slots=True, eq=False)
 class FileChange:
     """A change of a log's files: `call`, on any thread, once. Until it has ended, the log's thread changes nothing that
     `call` uses, except by appends if it `appends`; then it calls `take`, and that `then`."""
 
-    __slots__ = ("_call", "_not_begun", "_outcome", "_then", "appends", "ended", "what")
-
-    def __init__(
-        self, call: Callable[[], object], then: Callable[[], None], what: str, *, appends: bool = False
-    ) -> None:
-        self._call = call
-        self._then = then
-        self._not_begun = [True]
-        self._outcome: JobOutcome | None = None
-        self.what = what
-        self.appends = appends
-        self.ended = False
+    _call: Callable[[], object]
+    _then: Callable[[], None]
+    what: str
+    appends: bool = False
+    ended: bool = False
+    _not_begun: list[bool] = field(default_factory=lambda: [True])
+    _outcome: JobOutcome | None = None
 
     def __call__(self, at_least: int = 0) -> None:
         if self._claimed():

@@ -252,22 +252,6 @@ MUTATIONS: Mapping[ApiKey, int] = {ApiKey.CREATE_TOPICS: 6, ApiKey.CREATE_PARTIT
 class Charge:
     """One request of a client. As `RequestContext.settle` it calls `send` with the throttle time, once it is known."""
 
-    __slots__ = (
-        "_begun_ms",
-        "_client_id",
-        "_clock",
-        "_fetched_ms",
-        "_quotas",
-        "_size_bytes",
-        "_spent_ms",
-        "_user",
-        "acks_none",
-        "exempt",
-        "key",
-        "mutation",
-        "version",
-    )
-
     def __init__(
         self, quotas: ClientQuotas, clock: Clock, client: Requester, header: RequestHeader, size_bytes: int
     ) -> None:

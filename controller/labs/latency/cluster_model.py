@@ -121,20 +121,6 @@ class ConnectionModel:
 
 
 class BrokerModel:
-    __slots__ = (
-        "connections",
-        "cores",
-        "handlers",
-        "network",
-        "number",
-        "produces",
-        "received_bytes",
-        "sent_bytes",
-        "waited_s",
-        "wire",
-        "zone",
-    )
-
     def __init__(self, number: int, shape: ClusterShape, time: VirtualTime, cores: Cores | None) -> None:
         self.number = number
         self.zone = number % shape.zones
@@ -179,20 +165,20 @@ class BatchModel(msgspec.Struct, eq=False):
     request: ProduceModel | None = None
 
 
+@dataclass(slots=True, eq=False)
 class ProduceModel:
     """A produce request. `unsettled`: batches that the acknowledgement waits for."""
 
-    __slots__ = ("batches", "broker", "packed_bytes", "producer", "size_bytes", "unsettled")
+    producer: Acknowledged
+    broker: BrokerModel
+    batches: list[BatchModel]
+    packed_bytes: int = 0
+    size_bytes: int = field(init=False)
+    unsettled: int = field(init=False)
 
-    def __init__(
-        self, producer: Acknowledged, broker: BrokerModel, batches: list[BatchModel], packed_bytes: int = 0
-    ) -> None:
-        self.producer = producer
-        self.broker = broker
-        self.batches = batches
-        self.packed_bytes = packed_bytes
-        self.size_bytes = sum(batch.size_bytes for batch in batches)
-        self.unsettled = len(batches)
+    def __post_init__(self) -> None:
+        self.size_bytes = sum(batch.size_bytes for batch in self.batches)
+        self.unsettled = len(self.batches)
 
 
 class Acknowledged(Protocol):

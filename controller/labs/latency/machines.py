@@ -80,20 +80,6 @@ class Thread:
 class Cores:
     """Those of a machine, shared by its threads. `busy_s`: work done."""
 
-    __slots__ = (
-        "_ending",
-        "_granularity_s",
-        "_least_s",
-        "_number",
-        "_period_s",
-        "_ready",
-        "_running",
-        "_time",
-        "_wakeup_s",
-        "busy_s",
-        "count",
-    )
-
     def __init__(self, time: VirtualTime, count: int) -> None:
         self._time = time
         self.count = count

@@ -70,93 +70,68 @@ class Partitions(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     configs: dict[str, str] = {}
 
 
-class ProduceBench(
+class _Workload(
     msgspec.Struct,
     rename="camel",
     forbid_unknown_fields=True,
-    tag="org.apache.kafka.trogdor.workload.ProduceBenchSpec",
+    kw_only=True,
+    tag=lambda name: f"org.apache.kafka.trogdor.workload.{name}Spec",
     tag_field="class",
 ):
+    start_ms: int = 0
+    duration_ms: int = 0
+    bootstrap_servers: str = ""
+    common_client_conf: dict[str, str] = {}
+
+
+class ProduceBench(_Workload):
     target_messages_per_sec: int
     max_messages: int
     active_topics: dict[str, Partitions]
-    start_ms: int = 0
-    duration_ms: int = 0
     producer_node: str = ""
-    bootstrap_servers: str = ""
     key_generator: Payload | NullPayload = msgspec.field(default_factory=SequentialPayload)
     value_generator: Payload = msgspec.field(default_factory=ConstantPayload)
     producer_conf: dict[str, str] = {}
     consumer_conf: dict[str, str] = {}
-    common_client_conf: dict[str, str] = {}
     admin_client_conf: dict[str, str] = {}
     use_configured_partitioner: bool = False
     skip_flush: bool = False
 
 
-class RoundTrip(
-    msgspec.Struct,
-    rename="camel",
-    forbid_unknown_fields=True,
-    tag="org.apache.kafka.trogdor.workload.RoundTripWorkloadSpec",
-    tag_field="class",
-):
+class RoundTrip(_Workload, tag="org.apache.kafka.trogdor.workload.RoundTripWorkloadSpec"):
     target_messages_per_sec: int
     max_messages: int
     active_topics: dict[str, Partitions]
-    start_ms: int = 0
-    duration_ms: int = 0
     client_node: str = ""
-    bootstrap_servers: str = ""
     value_generator: Payload = msgspec.field(default_factory=ConstantPayload)
     producer_conf: dict[str, str] = {}
     consumer_conf: dict[str, str] = {}
-    common_client_conf: dict[str, str] = {}
     admin_client_conf: dict[str, str] = {}
 
     key_generator = SequentialPayload()
     use_configured_partitioner = False
 
 
-class ConsumeBench(
-    msgspec.Struct,
-    rename="camel",
-    forbid_unknown_fields=True,
-    tag="org.apache.kafka.trogdor.workload.ConsumeBenchSpec",
-    tag_field="class",
-):
+class ConsumeBench(_Workload):
     """`active_topics`: TOPIC:PARTITION, both may have a range as in foo[1-3]:[0-5]. `target_messages_per_sec`: 0 for no
     limit."""
 
     max_messages: int
     active_topics: list[str]
     target_messages_per_sec: int = 0
-    start_ms: int = 0
-    duration_ms: int = 0
     consumer_node: str = ""
-    bootstrap_servers: str = ""
     consumer_conf: dict[str, str] = {}
-    common_client_conf: dict[str, str] = {}
     admin_client_conf: dict[str, str] = {}
 
 
-class ConnectionStress(
-    msgspec.Struct,
-    rename="camel",
-    forbid_unknown_fields=True,
-    tag="org.apache.kafka.trogdor.workload.ConnectionStressSpec",
-    tag_field="class",
-):
+class ConnectionStress(_Workload):
     """`action`: CONNECT opens a connection and closes it, FETCH_METADATA also asks for the brokers."""
 
     duration_ms: int
     target_connections_per_sec: int
     num_threads: int = 1
     action: Literal["CONNECT", "FETCH_METADATA"] = "CONNECT"
-    start_ms: int = 0
     client_node: list[str] = []
-    bootstrap_servers: str = ""
-    common_client_conf: dict[str, str] = {}
 
 
 Workload: TypeAlias = ProduceBench | RoundTrip
