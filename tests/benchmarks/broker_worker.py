@@ -29,7 +29,7 @@ CONSUMER = {
 """What the clients of the throughput runs set, whichever brokers they talk to."""
 CONSUMED_AT_ONCE = 10_000
 in_turns = False
-"""Whether another process says when the work begins, and waits for its end."""
+"""A third word: prints an empty line when it is ready to begin, and when it has ended; then it waits for one."""
 
 
 def _await_turn() -> None:

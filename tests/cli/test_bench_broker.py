@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from controller.cli.main import main
-from tests.benchmarks.broker import COMPARED, SETUPS, Work, cpu_s, figures, percentile, ratios, table
+from tests.benchmarks.broker import COMPARED, SETUPS, Work, _Client, cpu_s, figures, in_turns, percentile, ratios, table
 
 
 def test_a_run_has_a_row_for_each_setup(capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,12 +34,37 @@ def test_a_run_has_a_row_for_each_setup(capsys: pytest.CaptureFixture[str]) -> N
     assert lines[2].startswith("RF 1 acks=1")
 
 
-def test_two_trees_are_compared_pair_by_pair(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_trees_are_compared_pair_by_pair_in_turns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: never stop a client."""
+    clients: list[Any] = []
+    states: list[str] = []
+    made, turn = _Client.__init__, _Client.turn
+
+    def make(client: Any, *given: Any) -> None:
+        made(client, *given)
+        clients.append(client)
+
+    def checked_turn(client: Any) -> bool:
+        others = [other._process for other in clients if other is not client and other._process.poll() is None]
+        states.extend(Path(f"/proc/{one.pid}/stat").read_text().rpartition(")")[2].split()[0] for one in others)
+        return turn(client)
+
+    monkeypatch.setattr(_Client, "__init__", make)
+    monkeypatch.setattr(_Client, "turn", checked_turn)
     words = ["--sizes", "50", "--megabytes", "0.02", "--runs", "2", "--against", "."]
     assert main(["bench", "broker", *words, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["ratios"]
     assert [row["setup"] for row in rows] == [str(setup) for setup in SETUPS]
     assert all(0 < row[name]["min"] <= row[name]["max"] for row in rows for name in COMPARED)
+    assert set(states) == {"T"}, "while one client works the other is stopped"
+
+
+def test_a_client_that_fails_ends_a_comparison() -> None:
+    bench: Any = SimpleNamespace(topic=lambda _setup: nullcontext("t"), words=lambda *_: ["unknown", "{}"])
+    with pytest.raises(subprocess.CalledProcessError):
+        in_turns([bench], SETUPS[0], 100, 1)
 
 
 def test_the_ratios_of_two_trees_are_of_producing_and_consuming_together() -> None:
