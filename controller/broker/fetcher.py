@@ -12,6 +12,7 @@ import math
 import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -182,31 +183,36 @@ _PASSING = frozenset(
 """Transient errors: the leader, or this broker, is about to learn of a change."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Fetcher:
     """Replicates partitions from the leader `leader`. `number` identifies it among the fetchers that follow this leader
     (num.replica.fetchers). Runs from `start` to `close`; a job that ends after that changes nothing."""
 
-    def __init__(self, leader: int, number: int, tools: FetcherTools) -> None:
-        self._tools = tools
-        self._session = FetchSessionHandler()
-        self._queue = FetcherQueue(
-            self._session, tools.settings.replica_fetch_max_bytes, tools.versions.truncation_on_fetch
-        )
-        self._link = LeaderLink(leader, number, tools.settings, tools.metadata, tools.peers)
-        self._wakeup: Future[None] | None = None
-        self._fetching: Future[bytes] | None = None
-        """A fetch that is not answered: all goes on with its answer."""
-        self._refusals = 0
-        self._rechecks_all = False
-        """Something has changed without the fetcher."""
-        self._reconnects_now = False
-        """The connection that is about to fail was given up here: the next one need not wait."""
-        self._begins_jobs = False
-        """A partition of the last answer waits for jobs."""
-        self._busy = 0
-        """How many wait for jobs."""
-        self._started = False
-        self._closed = False
+    leader: InitVar[int]
+    number: InitVar[int]
+    _tools: FetcherTools
+    _session: FetchSessionHandler = field(default_factory=FetchSessionHandler)
+    _queue: FetcherQueue = field(init=False)
+    _link: LeaderLink = field(init=False)
+    _wakeup: Future[None] | None = None
+    _fetching: Future[bytes] | None = None
+    """A fetch that is not answered: all goes on with its answer."""
+    _refusals: int = 0
+    _rechecks_all: bool = False
+    """Something has changed without the fetcher."""
+    _reconnects_now: bool = False
+    """The connection that is about to fail was given up here: the next one need not wait."""
+    _begins_jobs: bool = False
+    """A partition of the last answer waits for jobs."""
+    _busy: int = 0
+    """How many wait for jobs."""
+    _started: bool = False
+    _closed: bool = False
+
+    def __post_init__(self, leader: int, number: int) -> None:
+        settings, truncates = self._tools.settings, self._tools.versions.truncation_on_fetch
+        self._queue = FetcherQueue(self._session, settings.replica_fetch_max_bytes, truncates)
+        self._link = LeaderLink(leader, number, settings, self._tools.metadata, self._tools.peers)
 
     # -- for the owner that assigns partitions to it
 

@@ -217,9 +217,9 @@ class Scheme(ABC):
     def _insert(self, timer: SchemeTimer, interval: int) -> None:
         """Takes in a timer whose `due_tick` is `interval` ticks away."""
 
-    @abstractmethod
     def _remove(self, timer: SchemeTimer) -> None:
         """Lets go of a timer that was inserted and not collected."""
+        unlink(timer)
 
     @abstractmethod
     def _collect(self) -> None:
@@ -235,9 +235,6 @@ class UnorderedList(Scheme):
 
     def _insert(self, timer: SchemeTimer, interval: int) -> None:
         append(self._timers, timer)
-
-    def _remove(self, timer: SchemeTimer) -> None:
-        unlink(timer)
 
     def _collect(self) -> None:
         sentinel, now_tick = self._timers, self.now_tick
@@ -421,9 +418,6 @@ class SlotWheel(Scheme):
 
     def _insert(self, timer: SchemeTimer, interval: int) -> None:
         append(self._bucket(timer.due_tick), timer)
-
-    def _remove(self, timer: SchemeTimer) -> None:
-        unlink(timer)
 
 
 class SimpleWheel(SlotWheel):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import select
 import signal
 import statistics
@@ -14,11 +15,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, chdir, contextmanager
+from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from controller.cli.requirements import CLIENTS, Need
 from controller.cli.values import number, number_from
@@ -124,20 +125,17 @@ TURN_S, LOOK_S = 0.25, 0.005
 """Short, since what a shared machine gives changes within seconds."""
 
 
-class _Client:
+class _Client(AbstractContextManager["_Client"]):
     """One client's process, ready to begin, which is stopped but for its turns. It ends with the context."""
 
     def __init__(self, bench: BrokerBench, kind: str, given: dict[str, Any]) -> None:
         command = [sys.executable, "-m", WORKER, *bench.words(kind, given), "in-turns"]
-        process: Any = subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
-        self._process = process
+        process = subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+        self._process = cast("Any", process)
         self._await_line()
-        self._process.send_signal(signal.SIGSTOP)
+        self._stop()
         self._process.stdin.write(b"\n")
         self._bench, self._took_s, self._cpu_s = bench, 0.0, -bench.cpu_s()
-
-    def __enter__(self) -> _Client:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
@@ -147,12 +145,16 @@ class _Client:
         if not self._process.stdout.readline():
             raise subprocess.CalledProcessError(self._process.wait(), self._process.args)
 
+    def _stop(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
     def turn(self) -> bool:
         """Returns whether there is more to do."""
         began_s = time.perf_counter()
         self._process.send_signal(signal.SIGCONT)
         ended, _, _ = select.select([self._process.stdout], [], [], TURN_S)
-        self._process.send_signal(signal.SIGSTOP)
+        self._stop()
         self._took_s += self._bench.settled_s() - began_s
         if ended:
             self._await_line()
@@ -160,7 +162,6 @@ class _Client:
         return not ended
 
     def work(self) -> Work:
-        """Of a client that has no more to do."""
         self._process.send_signal(signal.SIGCONT)
         answer = json.loads(self._process.communicate(b"\n")[0])
         return Work(self._took_s, int(answer["requests"]), self._cpu_s, answer["client_cpu_s"])
@@ -225,7 +226,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 COMPARED = ("CPU a record", "CPU a request", "time")
 Pair: TypeAlias = list[tuple[Work, Work]]
-"""Producing and consuming, of one tree and of another."""
 
 
 def run_against(arguments: argparse.Namespace) -> int:
@@ -255,8 +255,7 @@ def _bench_of(tree: Path) -> Iterator[BrokerBench]:
         with chdir(tree):  # a broker's process finds the packages in its directory first
             cluster = stack.enter_context(LocalCluster(brokers=BROKERS, settings=SETTINGS))
         bench = BrokerBench(cluster)
-        with bench.topic(SETUPS[0]) as topic:  # the first consumer creates the topic of groups' offsets
-            bench.work("consume", topic=topic, records=0)
+        in_turns([bench], SETUPS[0], 1, PARTITIONS)  # the first consumer creates the topic of groups' offsets
         yield bench
 
 
