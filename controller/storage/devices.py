@@ -26,7 +26,7 @@ class FileChange:
     _call: Callable[[], object]
     _then: Callable[[], None]
     what: str
-    appends: bool = False
+    appends: bool = field(default=False, kw_only=True)
     ended: bool = False
     _not_begun: list[bool] = field(default_factory=lambda: [True])
     _outcome: JobOutcome | None = None

@@ -106,16 +106,17 @@ class BrokerBench:
         return Work(answer["seconds"], int(answer["requests"]), spent_s, answer["client_cpu_s"], latency_ms)
 
     def words(self, kind: str, given: Mapping[str, Any]) -> list[str]:
-        """What the client's process is started with."""
         return [kind, json.dumps({"servers": self._cluster.bootstrap_servers, "partitions": PARTITIONS, **given})]
 
     def settled_s(self) -> float:
-        """Wait until the brokers have nothing more to do. Return since when."""
-        while True:
+        """Wait until the brokers have nothing more to do. Return since when; RuntimeError."""
+        until_s = time.monotonic() + READY_LIMIT_S
+        while time.monotonic() < until_s:
             at_s, before_s = time.perf_counter(), self.cpu_s()
             time.sleep(LOOK_S)
             if self.cpu_s() - before_s <= LOOK_S / 10:
                 return at_s
+        raise RuntimeError(f"brokers without a client were not idle in {READY_LIMIT_S:g} s")
 
     def cpu_s(self) -> float:
         return sum(cpu_s(broker.pid) for broker in self._cluster.brokers.values())
@@ -130,8 +131,8 @@ class _Client(AbstractContextManager["_Client"]):
 
     def __init__(self, bench: BrokerBench, kind: str, given: dict[str, Any]) -> None:
         command = [sys.executable, "-m", WORKER, *bench.words(kind, given), "in-turns"]
-        process = subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
-        self._process = cast("Any", process)
+        pipe = subprocess.PIPE
+        self._process = cast("Any", subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, cwd=ROOT))
         self._await_line()
         self._stop()
         self._process.stdin.write(b"\n")

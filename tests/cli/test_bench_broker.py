@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,19 @@ from typing import Any
 import pytest
 
 from controller.cli.main import main
-from tests.benchmarks.broker import COMPARED, SETUPS, Work, _Client, cpu_s, figures, in_turns, percentile, ratios, table
+from tests.benchmarks.broker import (
+    COMPARED,
+    SETUPS,
+    BrokerBench,
+    Work,
+    _Client,
+    cpu_s,
+    figures,
+    in_turns,
+    percentile,
+    ratios,
+    table,
+)
 
 
 def test_a_run_has_a_row_for_each_setup(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,6 +78,13 @@ def test_a_client_that_fails_ends_a_comparison() -> None:
     bench: Any = SimpleNamespace(topic=lambda _setup: nullcontext("t"), words=lambda *_: ["unknown", "{}"])
     with pytest.raises(subprocess.CalledProcessError):
         in_turns([bench], SETUPS[0], 100, 1)
+
+
+def test_brokers_that_do_not_come_to_rest_are_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.benchmarks.broker.READY_LIMIT_S", 0.02)
+    busy: Any = SimpleNamespace(cpu_s=time.perf_counter)
+    with pytest.raises(RuntimeError, match="not idle"):
+        BrokerBench.settled_s(busy)
 
 
 def test_the_ratios_of_two_trees_are_of_producing_and_consuming_together() -> None:
