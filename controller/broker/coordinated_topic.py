@@ -136,41 +136,27 @@ class Reading(Protocol[T_co]):
         """What they say, once all are read."""
 
 
+@dataclass(eq=False)
 class CoordinatedTopic(Generic[T]):
-    """`partitions`: how many the topic is created with. `reading` begins to read a partition. `loaded` and `unloaded`
-    are called with each partition whose entries this broker begins, or ceases, to coordinate. `what`: what its entries
-    are called in the log."""
+    """`_count`: how many partitions the topic is created with. `_reading` begins to read a partition. `_on_loaded` and
+    `_on_unloaded` are called with each partition whose entries this broker begins, or ceases, to coordinate. `_what`:
+    what its entries are called in the log."""
 
-    def __init__(
-        self,
-        name: str,
-        what: str,
-        partitions: int,
-        load_bytes: int,
-        metadata: MetadataCache,
-        produce: ProduceHandler,
-        clock: Clock,
-        drive: Drive,
-        note: Callable[[str, str], None],
-        reading: Callable[[], Reading[T]],
-        loaded: Callable[[CoordinatedPartition[T]], None],
-        unloaded: Callable[[CoordinatedPartition[T]], None],
-    ) -> None:
-        self.name = name
-        self._what = what
-        self._count = partitions
-        self._is_counted = False
-        """Whether the metadata has named the topic: until then it may have another number of partitions."""
-        self._load_bytes = load_bytes
-        self._metadata = metadata
-        self._produce = produce
-        self._clock = clock
-        self.drive = drive
-        self._note = note
-        self._reading = reading
-        self._on_loaded = loaded
-        self._on_unloaded = unloaded
-        self._partitions: dict[int, CoordinatedPartition[T]] = {}
+    name: str
+    _what: str
+    _count: int
+    _load_bytes: int
+    _metadata: MetadataCache
+    _produce: ProduceHandler
+    _clock: Clock
+    drive: Drive
+    _note: Callable[[str, str], None]
+    _reading: Callable[[], Reading[T]]
+    _on_loaded: Callable[[CoordinatedPartition[T]], None]
+    _on_unloaded: Callable[[CoordinatedPartition[T]], None]
+    _is_counted: bool = False
+    """Whether the metadata has named the topic: until then it may have another number of partitions."""
+    _partitions: dict[int, CoordinatedPartition[T]] = field(default_factory=dict)
 
     # Which entries.
 

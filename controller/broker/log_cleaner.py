@@ -84,29 +84,21 @@ def _in_turn(first: Callable[[], None], then: Work) -> Any:
     return then()
 
 
+@dataclass(eq=False)
 class LogCleaner:
-    """`setting` returns a log.cleaner.* setting of the broker as it is now. All is done on the broker's thread but the
-    jobs, which `drive` runs. `high_watermarks`: of the replicas here; others are not cleaned."""
+    """`_setting` returns a log.cleaner.* setting of the broker as it is now. All is done on the broker's thread but the
+    jobs, which `_drive` runs. `_high_watermarks`: of the replicas here; others are not cleaned."""
 
-    def __init__(
-        self,
-        logs: LogManager,
-        high_watermarks: Callable[[], Mapping[TopicPartition, int]],
-        setting: Callable[[str], str],
-        clock: Clock,
-        trace: Trace,
-        drive: Drive = finish,
-    ) -> None:
-        self._logs = logs
-        self._high_watermarks = high_watermarks
-        self._setting = setting
-        self._clock = clock
-        self._trace = trace
-        self._drive = drive
-        self._timer: Timer | None = None
-        self._closed = False
-        self._current: _Current | None = None
-        self.figures = CleanerFigures()
+    _logs: LogManager
+    _high_watermarks: Callable[[], Mapping[TopicPartition, int]]
+    _setting: Callable[[str], str]
+    _clock: Clock
+    _trace: Trace
+    _drive: Drive = finish
+    _timer: Timer | None = None
+    _closed: bool = False
+    _current: _Current | None = None
+    figures: CleanerFigures = field(default_factory=CleanerFigures)
 
     def start(self) -> None:
         self._arm(self._backoff_ms(), self.look)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -51,16 +52,14 @@ AGAIN_MS = 1_000.0
 NAME_MAX = 255 - len("-.-future") - 32 - len("2147483647")
 
 
+@dataclass(slots=True, eq=False)
 class Move:
     """A replica on its way to another directory."""
 
-    __slots__ = ("future", "partition", "target", "timer")
-
-    def __init__(self, partition: Partition, target: LogDirectory, future: PartitionLog) -> None:
-        self.partition = partition
-        self.target = target
-        self.future = future
-        self.timer: Timer | None = None
+    partition: Partition
+    target: LogDirectory
+    future: PartitionLog
+    timer: Timer | None = None
 
 
 class LogMoves:

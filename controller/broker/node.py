@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 from uuid import UUID
@@ -51,21 +52,15 @@ CLOSE_LIMIT_MS = 2_000.0
 """How long it waits for ZooKeeper to confirm the session's end; the session would expire by itself."""
 
 
+@dataclass(eq=False)
 class ClientEvents:
     """The events of a node's ZooKeeper client: the controller's go to its queue, the broker's own to the broker's
     thread, so that a config takes effect however long the controller handles an event."""
 
-    def __init__(
-        self,
-        queue: EventSink,
-        clock: Clock,
-        configs_changed: Callable[[], None],
-        acls_changed: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._queue = queue
-        self._clock = clock
-        self._configs_changed = configs_changed
-        self._acls_changed = acls_changed
+    _queue: EventSink
+    _clock: Clock
+    _configs_changed: Callable[[], None]
+    _acls_changed: Callable[[], None] = lambda: None
 
     def put(self, event: Event) -> None:
         """On any thread."""

@@ -111,21 +111,15 @@ def _run_at_once(steps: Steps, ended: Callable[[], None]) -> None:
     ended()
 
 
+@dataclass(eq=False)
 class Server:
     """`accept` takes a connection. `cost` gives the milliseconds until a request that arrived is taken up. `run` runs
     the steps of requests."""
 
-    def __init__(
-        self,
-        receiver: Receiver,
-        clock: ProcessClock,
-        cost: Callable[[], float],
-        run: Callable[[Steps, Callable[[], None]], None] = _run_at_once,
-    ) -> None:
-        self.receiver = receiver
-        self.clock = clock
-        self.cost = cost
-        self.run = run
+    receiver: Receiver
+    clock: ProcessClock
+    cost: Callable[[], float]
+    run: Callable[[Steps, Callable[[], None]], None] = _run_at_once
 
     def accept(self, socket: Socket) -> None:
         socket.user = _Served(self, socket)

@@ -32,8 +32,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from controller.broker.settings import Address, address, address_text
+from controller.broker.tier_settings import MIB
 from controller.cli.values import number_from
-from controller.hosts.local_cluster import LocalCluster, ask_broker
+from controller.hosts.local_cluster import BrokerChild, LocalCluster, ask_broker
 from controller.protocol.client import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from controller.protocol.codec import ApiKey, RequestHeader, decode_response, encode_request
 from controller.protocol.errors import ErrorCode
@@ -54,7 +55,7 @@ HOT, COLD = "hot", "cold"
 HOT_BYTES = 100
 COLD_RECORD_BYTES = 16 * 1024
 BATCH_RECORDS = 32
-FETCH_BYTES = 1024 * 1024
+FETCH_BYTES = MIB
 HOT_BEHIND = 50
 """Records before the end at which a hot fetch begins."""
 FETCH_VERSION, PRODUCE_VERSION = 11, 8
@@ -70,6 +71,15 @@ SLOW = 3.0
 """Times the usual duration of that loop."""
 REALTIME_PRIORITY = 10
 """Of all but the readers, which have one less: they stand for clients on other machines."""
+SEGMENT_MB = 8
+TIERED = {
+    "log.dirs.tiers": "ssd,hdd",
+    "log.segment.bytes": str(SEGMENT_MB * MIB),
+    "camerlengo.tier.ssd.bytes": str(512 * MIB),
+    "camerlengo.tier.ssd.evict.above.percent": "1",
+    "camerlengo.tier.ssd.evict.to.percent": "0",
+}
+"""Only the segments that are written to stay on the SSD."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -83,6 +93,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " broker has a CPU of its own, as if the clients were elsewhere. Requests are left out (in percent) that meet"
         " a time at which the machine takes three times its usual time to compute or, with --realtime, begins late"
         " what is first, and those that waited for these: a virtual machine has such times."
+        " With --tiered that device is an HDD with the cold records, beside an SSD directory for what is written."
         " Needs Linux, root, losetup, mkfs.ext4 and the blkio controller of cgroups v1."
     )
     parser.add_argument("--readers", type=integers(0), default=(0, 1, 8, 32), metavar="N,...", help="(0,1,8,32)")
@@ -94,6 +105,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run with real-time priority (SCHED_RR), the broker on one CPU, its clients on others",
     )
+    parser.add_argument("--tiered", action="store_true", help="a log on two tiers instead of a plain one")
     add_count(parser, "--runs", 1, "number of rounds; the output has medians")
     parser.add_argument("--seconds", type=number_from(), default=8.0, metavar="S", help="duration of each run (8)")
     add_output(parser)
@@ -115,19 +127,42 @@ def run(arguments: argparse.Namespace) -> int:
         (data / "logs-1").symlink_to(folder / "mounted")
         _run_on(of_broker)
         stack.callback(_run_on, cpus)
-        cluster = stack.enter_context(LocalCluster(brokers=1, data_dir=data))
+        kind = TieredCluster if arguments.tiered else LocalCluster
+        cluster = stack.enter_context(kind(brokers=1, data_dir=data))
         _run_on(cpus - of_broker or cpus)
         at = cluster.brokers[1].ready_at()
         assert at is not None
-        _fill(at, arguments.cold_megabytes)
+        fill(at, arguments.cold_megabytes + (2 * SEGMENT_MB if arguments.tiered else 0))
+        if arguments.tiered:
+            await_cold(data / "ssd" / f"{COLD}-0", cold_records(arguments.cold_megabytes))
+        time.sleep(2 * RECENT_MS / 1_000)  # until then a broker takes it that what it has written is in the page cache
         pid = cluster.brokers[1].pid
         group = stack.enter_context(_throttled(device, pid, arguments.megabytes_per_second))
-        logs = sorted((folder / "mounted").glob(f"{COLD}-0/*.log"))
+        logs = sorted((folder / "mounted").glob(f"{COLD}-0*/*.log"))
         each = list(arguments.readers) * arguments.runs
         rows = [_measured(at, pid, group, logs, readers, arguments) for readers in each]
     found = {"benchmark": "cold-reads", "rows": _medians(rows), "circumstances": circumstances(before)}
     show(arguments, found, table(found))
     return 0
+
+
+class TieredCluster(LocalCluster):
+    """Its broker has the directory of a plain log for an HDD, and one on an SSD."""
+
+    def broker_child(self, number: int, settings: Mapping[str, str]) -> BrokerChild:
+        both = f"{self.folder / 'ssd'},{settings['log.dirs']}"
+        return super().broker_child(number, {**settings, **TIERED, "log.dirs": both})
+
+
+def await_cold(ssd: Path, end: int, limit_s: float = LIMIT_S) -> None:
+    """Until the cold topic's records before this offset are on the HDD alone."""
+    deadline = time.monotonic() + limit_s
+    while (first := min(int(path.stem) for path in ssd.glob("*.log"))) < end:
+        if time.monotonic() > deadline:
+            raise CouldNotRun(
+                f"after {limit_s:g} s {ssd} still has records from {first} on: expected none before {end}"
+            )
+        time.sleep(0.1)
 
 
 def _require(requests: float) -> None:
@@ -154,7 +189,7 @@ def _device(folder: Path, megabytes: int) -> Iterator[str]:
     image, mounted = folder / "image", folder / "mounted"
     mounted.mkdir()
     with image.open("wb") as file:
-        file.truncate(megabytes * 1024 * 1024)
+        file.truncate(megabytes * MIB)
     subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
     loop = subprocess.run(["losetup", "--find", "--show", image], check=True, capture_output=True, text=True).stdout
     try:
@@ -178,7 +213,7 @@ def _throttled(device: str, pid: int, megabytes: int) -> Iterator[Path]:
     group.mkdir()
     try:
         for kind in ("read", "write"):
-            (group / f"blkio.throttle.{kind}_bps_device").write_text(f"{device} {megabytes * 1024 * 1024}\n")
+            (group / f"blkio.throttle.{kind}_bps_device").write_text(f"{device} {megabytes * MIB}\n")
         (group / "cgroup.procs").write_text(str(pid))
         yield group
         (BLKIO / "cgroup.procs").write_text(str(pid))
@@ -188,19 +223,22 @@ def _throttled(device: str, pid: int, megabytes: int) -> Iterator[Path]:
         group.rmdir()
 
 
-def _fill(at: Address, megabytes: int) -> None:
+def fill(at: Address, megabytes: int) -> None:
     topics = tuple(CreatableTopic(name, 1, 1) for name in (HOT, COLD))
     made = ask_broker(at, ApiKey.CREATE_TOPICS, 4, CreateTopicsRequest(topics, int(LIMIT_S * 1_000)), LIMIT_S)
     assert isinstance(made, CreateTopicsResponse)
     client = BenchClient(at)
     value = os.urandom(COLD_RECORD_BYTES)
     batch = batch_of([value] * BATCH_RECORDS)
-    for _ in range(megabytes * 1024 * 1024 // len(batch)):
+    for _ in range(megabytes * MIB // len(batch)):
         client.produce(COLD, batch)
     hot = batch_of([bytes(HOT_BYTES)])
     for _ in range(2 * HOT_BEHIND):
         client.produce(HOT, hot)
-    time.sleep(2 * RECENT_MS / 1_000)  # until then a broker takes it that what it has written is in the page cache
+
+
+def cold_records(megabytes: int) -> int:
+    return megabytes * MIB // COLD_RECORD_BYTES // BATCH_RECORDS * BATCH_RECORDS
 
 
 def batch_of(values: Sequence[bytes]) -> bytes:
@@ -230,7 +268,7 @@ def _measured(
     for path in logs:
         _evict(path)
     given = {"at": address_text(at), "seconds": arguments.seconds, "rate": arguments.rate, "readers": readers}
-    given["records"] = arguments.cold_megabytes * 1024 * 1024 // COLD_RECORD_BYTES // BATCH_RECORDS * BATCH_RECORDS
+    given["records"] = cold_records(arguments.cold_megabytes)
     with ExitStack() as stack:
         others = [stack.enter_context(closing(start("readers", given)))] if readers else []
         before_s = cpu_s(pid)
@@ -264,7 +302,7 @@ def _medians(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             median[name] = percentile([row[name] for row in those], 50)
         for what in ("produce", "fetch") if base else ():
             ratios = [row[what]["p99"] / without[what]["p99"] for row, without in zip(those, base, strict=True)]
-            median[what]["ratio"] = round(statistics.median(ratios), 2)
+            median[what] |= {"ratio": round(statistics.median(ratios), 2), "ratios": [round(one, 2) for one in ratios]}
         found.append(median)
     return found
 
@@ -291,7 +329,7 @@ class BenchClient:
     def __init__(self, at: Address) -> None:
         self.socket = socket.create_connection(at, LIMIT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._frames = FrameBuffer(64 * 1024 * 1024)
+        self._frames = FrameBuffer(64 * MIB)
 
     def send_fetch(self, topic: str, offset: int, max_bytes: int) -> None:
         asked = FetchPartition(0, fetch_offset=offset, partition_max_bytes=max_bytes)
@@ -469,7 +507,7 @@ def readers(given: Mapping[str, Any]) -> float:
             data = records_of(frame)
             read_bytes += len(data)
             headers = headers_of(data[: whole_bytes(data)])
-            offsets[number] = headers[-1].next_offset if headers else 0
+            offsets[number] = headers[-1].next_offset % records if headers else 0
             asking.append(number)
 
 

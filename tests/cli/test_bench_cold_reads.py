@@ -1,14 +1,29 @@
-"""Which latencies `camerlengo bench cold-reads` counts."""
+"""Which latencies `camerlengo bench cold-reads` counts, and where the records are that its readers read."""
 
 from __future__ import annotations
 
 import math
 import os
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.cold_reads import SpeedSample, at_usual_speed, slow_among, start
+from tests.benchmarks.cold_reads import (
+    COLD,
+    FETCH_BYTES,
+    SEGMENT_MB,
+    BenchClient,
+    SpeedSample,
+    TieredCluster,
+    at_usual_speed,
+    await_cold,
+    cold_records,
+    fill,
+    slow_among,
+    start,
+)
+from tests.benchmarks.common import CouldNotRun
 
 
 def test_all_requests_of_an_even_machine_count() -> None:
@@ -50,3 +65,22 @@ def test_a_child_runs_on_the_cpus_of_who_starts_it() -> None:
             os.sched_setaffinity(0, allowed)
         with closing(child):
             assert os.sched_getaffinity(child.pid) == {cpu}
+
+
+def test_with_tiers_what_the_readers_read_is_on_the_hdd_alone(tmp_path: Path) -> None:
+    with TieredCluster(brokers=1, data_dir=tmp_path) as cluster:
+        at = cluster.brokers[1].ready_at()
+        assert at is not None
+        fill(at, 3 * SEGMENT_MB)
+        await_cold(tmp_path / "ssd" / "cold-0", end := cold_records(SEGMENT_MB))
+        copied = [int(path.stem) for path in (tmp_path / "logs-1").glob("cold-0*/*.log")]
+        assert min(copied) == 0 < max(copied)
+        client = BenchClient(at)
+        assert all(len(client.fetch(COLD, offset, FETCH_BYTES)) for offset in (0, end - 1))
+
+
+def test_records_that_stay_on_the_ssd_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "00000000000000000512.log").touch()
+    await_cold(tmp_path, 512)
+    with pytest.raises(CouldNotRun, match=f"{tmp_path} still has records from 512 on: expected none before 513"):
+        await_cold(tmp_path, 513, 0.1)

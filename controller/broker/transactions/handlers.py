@@ -7,6 +7,7 @@ Producers that do not know PRODUCER_FENCED are sent INVALID_PRODUCER_EPOCH. Sour
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -78,24 +79,16 @@ def _known(exchange: RequestContext, error: int) -> ErrorCode:
     return ErrorCode(error)
 
 
+@dataclass(eq=False)
 class TransactionHandlers:
-    """`give_id` gives a producer without a transactional id its id."""
+    """`_give_id` gives a producer without a transactional id its id."""
 
-    def __init__(
-        self,
-        coordinator: TransactionCoordinator,
-        groups: GroupCoordinator,
-        markers: MarkerHandler,
-        metadata: MetadataCache,
-        give_id: GiveId,
-        clock: Clock,
-    ) -> None:
-        self._coordinator = coordinator
-        self._groups = groups
-        self._markers = markers
-        self._metadata = metadata
-        self._give_id = give_id
-        self._clock = clock
+    _coordinator: TransactionCoordinator
+    _groups: GroupCoordinator
+    _markers: MarkerHandler
+    _metadata: MetadataCache
+    _give_id: GiveId
+    _clock: Clock
 
     @property
     def handlers(self) -> Mapping[ApiKey, Handler]:
