@@ -136,7 +136,7 @@ class Reading(Protocol[T_co]):
         """What they say, once all are read."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class CoordinatedTopic(Generic[T]):
     """`_count`: how many partitions the topic is created with. `_reading` begins to read a partition. `_on_loaded` and
     `_on_unloaded` are called with each partition whose entries this broker begins, or ceases, to coordinate. `_what`:
@@ -154,9 +154,9 @@ class CoordinatedTopic(Generic[T]):
     _reading: Callable[[], Reading[T]]
     _on_loaded: Callable[[CoordinatedPartition[T]], None]
     _on_unloaded: Callable[[CoordinatedPartition[T]], None]
-    _is_counted: bool = False
+    _is_counted: bool = field(default=False, init=False)
     """Whether the metadata has named the topic: until then it may have another number of partitions."""
-    _partitions: dict[int, CoordinatedPartition[T]] = field(default_factory=dict)
+    _partitions: dict[int, CoordinatedPartition[T]] = field(default_factory=dict, init=False)
 
     # Which entries.
 

@@ -95,10 +95,10 @@ class LogCleaner:
     _clock: Clock
     _trace: Trace
     _drive: Drive = finish
-    _timer: Timer | None = None
-    _closed: bool = False
-    _current: _Current | None = None
-    figures: CleanerFigures = field(default_factory=CleanerFigures)
+    _timer: Timer | None = field(default=None, init=False)
+    _closed: bool = field(default=False, init=False)
+    _current: _Current | None = field(default=None, init=False)
+    figures: CleanerFigures = field(default_factory=CleanerFigures, init=False)
 
     def start(self) -> None:
         self._arm(self._backoff_ms(), self.look)

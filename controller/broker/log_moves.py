@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -59,7 +59,7 @@ class Move:
     partition: Partition
     target: LogDirectory
     future: PartitionLog
-    timer: Timer | None = None
+    timer: Timer | None = field(default=None, init=False)
 
 
 class LogMoves:

@@ -31,6 +31,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import tenacity
+
 from controller.broker.settings import Address, address, address_text
 from controller.broker.tier_settings import MIB
 from controller.cli.values import number_from
@@ -127,8 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
         (data / "logs-1").symlink_to(folder / "mounted")
         _run_on(of_broker)
         stack.callback(_run_on, cpus)
-        kind = TieredCluster if arguments.tiered else LocalCluster
-        cluster = stack.enter_context(kind(brokers=1, data_dir=data))
+        cluster = stack.enter_context((TieredCluster if arguments.tiered else LocalCluster)(1, data_dir=data))
         _run_on(cpus - of_broker or cpus)
         at = cluster.brokers[1].ready_at()
         assert at is not None
@@ -159,9 +160,7 @@ def await_cold(ssd: Path, end: int, limit_s: float = LIMIT_S) -> None:
     deadline = time.monotonic() + limit_s
     while (first := min(int(path.stem) for path in ssd.glob("*.log"))) < end:
         if time.monotonic() > deadline:
-            raise CouldNotRun(
-                f"after {limit_s:g} s {ssd} still has records from {first} on: expected none before {end}"
-            )
+            raise CouldNotRun(f"{ssd} has records from {first} on after {limit_s:g} s: expected none before {end}")
         time.sleep(0.1)
 
 
@@ -228,10 +227,14 @@ def fill(at: Address, megabytes: int) -> None:
     made = ask_broker(at, ApiKey.CREATE_TOPICS, 4, CreateTopicsRequest(topics, int(LIMIT_S * 1_000)), LIMIT_S)
     assert isinstance(made, CreateTopicsResponse)
     client = BenchClient(at)
+    refused = tenacity.retry_if_exception_type(RuntimeError)
+    patient = tenacity.Retrying(
+        retry=refused, wait=tenacity.wait_fixed(0.1), stop=tenacity.stop_after_delay(LIMIT_S), reraise=True
+    )
     value = os.urandom(COLD_RECORD_BYTES)
     batch = batch_of([value] * BATCH_RECORDS)
     for _ in range(megabytes * MIB // len(batch)):
-        client.produce(COLD, batch)
+        patient(client.produce, COLD, batch)  # an SSD that is full refuses records until some are on the HDD
     hot = batch_of([bytes(HOT_BYTES)])
     for _ in range(2 * HOT_BEHIND):
         client.produce(HOT, hot)
