@@ -4,6 +4,8 @@ A run of the suite tells of the tree, not of the day: every run draws the same e
 seen again by the same command. `--hypothesis-profile=explore` draws new ones each time. No example has a time limit: a
 machine that does other things too is not a fault of the tree.
 
+A shell that runs a command in the background lets it ignore Ctrl-C, and all that it starts. The suite takes that back.
+
 Programs that the README's set-up does not install are hidden from the tests that do not say that they need them.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,8 @@ INTEROP = Path(__file__).parent / "interop"
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("explore", derandomize=False, deadline=None)
 settings.load_profile("same")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
