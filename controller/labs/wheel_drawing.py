@@ -69,7 +69,7 @@ def _way_of(wheel: TimingWheel, delay: int, longest: int = 0) -> list[Moment]:
     wheel.turn(wheel.now_ms)  # into its bucket, which the start leaves for when the clock moves
     moments = [_look(wheel, task)]
     while task.pending:
-        wheel.turn(wheel.next_ms)
+        wheel.turn(wheel.next_bucket_ms)
         while wheel.take() is not None:
             pass
         moments.append(_look(wheel, task))

@@ -48,6 +48,8 @@ MAX_DELAY_MS: Final = 1 << 44
 """557 years; a task that is started for later than that is pending until it is cancelled, and never runs."""
 MAX_WHEEL_SIZE: Final = 1 << 16
 FIRES_LAST: Final = 1 << 30
+LOOKED_AT: Final = 32
+"""A bucket of more tasks goes down when it begins: there is much to wake for then anyway."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -318,9 +320,33 @@ class TimingWheel:
             self._empty_polls += 1
         if limit_ms > self.now_ms:
             self._clock_to(limit_ms)
-        self._soonest_ms = queue[0][0] if queue else NEVER_MS
+        self._soonest_ms = self._first_due_ms()
         self.next_ms = self._soonest_ms if self._ready.empty else self.now_ms
         return False
+
+    def _first_due_ms(self) -> int:
+        """The first tick in which anything is due, or an earlier one: when a coarse bucket's tasks are to go down they
+        need not, until one of them is due or another bucket begins. That is a wake-up less for each level."""
+        queue = self._queue
+        if not queue:
+            return NEVER_MS
+        begin_ms, _, bucket = queue[0]
+        if bucket.level == 0:
+            return begin_ms
+        first_ms: i64 = min(queue[1:3])[0] if len(queue) > 1 else NEVER_MS
+        task = bucket._next
+        for _ in range(LOOKED_AT):
+            assert task is not None
+            if task is bucket:
+                return first_ms - first_ms % self.tick_ms
+            first_ms = min(first_ms, task._due_ms)
+            task = task._next
+        return begin_ms
+
+    @property
+    def next_bucket_ms(self) -> int:
+        """When the next bucket begins, whose tasks fire or go down. NEVER_MS if there is none."""
+        return self._queue[0][0] if self._queue else NEVER_MS
 
     def counts(self, now_ms: int) -> WheelCounts:
         """Count the polls and advances of the clock so far, and the ticks up to `now_ms`, which it may not have come to

@@ -166,18 +166,18 @@ def test_a_wheel_that_can_not_be_is_refused(tick_ms: int, wheel_size: int) -> No
 
 
 def test_a_driver_is_told_when_it_is_wanted_and_for_nothing_that_was_cancelled() -> None:
-    """Up to a wheel's turn at each coarser level on the way: 300 ms are a bucket of 20 ms ticks first."""
+    """And not for a coarser bucket on the way: 307 ms are in that of 300 ms first."""
     wheel = TimingWheel()
     assert wheel.next_ms == NEVER_MS
     wheel.start(far := TimerTask(), 307)
     assert wheel.next_ms == 307
     assert not wheel.turn(1)
-    assert wheel.next_ms == 300
+    assert (wheel.next_ms, wheel.next_bucket_ms) == (307, 300)
     wheel.start(near := TimerTask(), 9)
     assert wheel.next_ms == 10
     assert wheel.cancel(near)
     assert not wheel.turn(2)
-    assert wheel.next_ms == 300
+    assert wheel.next_ms == 307
     assert not wheel.turn(300)
     assert wheel.next_ms == 307
     assert wheel.turn(307)
@@ -235,7 +235,7 @@ def test_450_ms_go_to_the_third_wheel_and_come_down_with_50_and_then_10_ms_left(
     wheel, task = TimingWheel(1, 20), TimerTask()
     wheel.start(task, 450)
     found = {0: levels_and_slots(wheel, task)}
-    while not wheel.turn(wheel.next_ms):
+    while not wheel.turn(wheel.next_bucket_ms):
         found[task.due_ms - wheel.now_ms] = levels_and_slots(wheel, task)
     assert found == {0: (2, 1), 50: (1, 2), 10: (0, 10)}
     assert (wheel.take(), wheel.now_ms) == (task, 450)
