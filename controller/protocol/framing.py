@@ -160,16 +160,19 @@ class FrameMemory:
             except BufferError:
                 continue
             block.pop()
-            if len(block) < size:
-                block = self._blocks[at] = bytearray(size)
-            return memoryview(block)[:size]
-        if len(self._blocks) == BLOCKS:
-            return None
-        self._blocks.append(bytearray(max(size, BLOCK_BYTES)))
-        return memoryview(self._blocks[-1])[:size]
+            if len(block) < BLOCK_BEGIN + size:
+                block = self._blocks[at] = bytearray(BLOCK_BEGIN + size)
+            break
+        else:
+            if len(self._blocks) == BLOCKS:
+                return None
+            self._blocks.append(block := bytearray(BLOCK_BEGIN + max(size, BLOCK_BYTES)))
+        return memoryview(block)[BLOCK_BEGIN : BLOCK_BEGIN + size]
 
 
-BLOCKS = 8
+BLOCKS, BLOCK_BEGIN = 8, 2 * 1024
+"""Frames begin in the middle of a page of memory. Processors that take the low bits of an address for all of it copy
+several times slower to a place shortly behind the source's (`rep movsb` of AMD's), and most sources begin a page."""
 BLOCK_BYTES, BLOCK_BYTES_MAX = 1024 * 1024 + 4096, 4 * 1024 * 1024
 """A block's size: at first, enough for 1 MiB of records, and at most."""
 

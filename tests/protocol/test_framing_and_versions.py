@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -18,7 +19,7 @@ from controller.protocol import (
     frame_size,
     framed,
 )
-from controller.protocol.framing import BLOCK_BYTES, BLOCK_BYTES_MAX, BLOCK_FROM_BYTES, BLOCKS, FrameMemory
+from controller.protocol.framing import BLOCK_BEGIN, BLOCK_BYTES, BLOCK_BYTES_MAX, BLOCK_FROM_BYTES, BLOCKS, FrameMemory
 
 
 def test_frames_come_out_however_the_stream_is_cut() -> None:
@@ -92,6 +93,19 @@ def test_memory_is_used_again_once_no_view_of_it_is_left(received: Receiver) -> 
     blocks = [id(frame.obj) for frame in frames if isinstance(frame, memoryview)]
     assert len(blocks) == 9
     assert len(set(blocks)) <= 3  # the loop has one still, one is complete, and one has begun to come
+
+
+def test_memory_is_given_from_the_middle_of_a_page_where_its_block_begins_one() -> None:
+    """A copy to its beginning took 83 us a request of 160 KB, one to its middle 22."""
+    memory = FrameMemory()
+    for size in (1, BLOCK_BYTES_MAX):  # a new block, and one that is too small
+        view = memory.take(size)
+        assert view is not None
+        assert len(view) == size
+        first, given = (ctypes.addressof(ctypes.c_char.from_buffer(each)) for each in (view.obj, view))
+        assert given - first == BLOCK_BEGIN
+        del view
+    assert 1_024 <= BLOCK_BEGIN + 16 <= 3_072
 
 
 def test_a_frame_that_comes_at_once_is_not_copied() -> None:
