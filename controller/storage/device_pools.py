@@ -21,8 +21,9 @@ from controller.storage.disk import Device, is_shortage, state_of
 
 IDLE_S = 30.0
 """A thread ends after so long without a job."""
-CHECK_S = 0.5
-"""How often jobs are compared with their limits, while there are any."""
+CHECK_S, CHECK_IDLE_S = 0.5, 1.0
+"""How often jobs are compared with their limits, while there are any; while there are none, each look wakes a processor
+for nothing."""
 SILENT_LIMIT_S = 1.0
 """The limit of a job, if it has none of its own, while the device is silent: the next to come need not wait as long."""
 OVERDUE_S = 2.0
@@ -342,13 +343,16 @@ class DevicePools:
 
     def _watch(self) -> None:
         idle_since_s = time.monotonic()
+        wait_s = CHECK_S
         while True:
             with self._changed:
-                self._changed.wait(CHECK_S)
+                self._changed.wait(wait_s)
                 if self._closed:
                     return
             now_s = time.monotonic()
-            if self.expire():
+            has_jobs = self.expire()
+            wait_s = CHECK_S if has_jobs else CHECK_IDLE_S
+            if has_jobs:
                 idle_since_s = now_s
             elif self._ask is None and now_s - idle_since_s > IDLE_S:
                 self._watching = False  # first: a job that is submitted after the next look begins another thread
@@ -360,11 +364,13 @@ class DevicePools:
                     self._watching = True
 
     def expire(self) -> bool:
-        """Answer the jobs whose limit is over, as a thread does twice a second. True if there are others."""
+        """Answer the jobs whose limit is over, as a thread does each CHECK_S. True if there are others,
+        without those that it begins."""
         now_s = self._now_s()
-        for pool in list(self._pools.values()):
+        pools = list(self._pools.values())
+        left = [pool.expire(now_s) for pool in pools]
+        for pool in pools:
             pool.look(now_s, self._ask)
-        left = [pool.expire(now_s) for pool in list(self._pools.values())]
         return any(left)
 
     def close(self, limit_s: float) -> list[str]:
