@@ -16,6 +16,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -336,25 +337,18 @@ Resource: TypeAlias = AlterConfigsResource | IncrementalAlterConfigsResource
 Change: TypeAlias = Callable[[Config], Config]
 
 
+@dataclass(eq=False)
 class ConfigHandler:
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        configs: TopicConfigs,
-        client: ZooKeeperClient,
-        metadata: MetadataCache,
-        clock: Clock,
-        trace: Trace,
-        loggers: BrokerLoggers,
-    ) -> None:
-        self._settings = settings
-        self._configs = configs
-        self._client = client
-        self._writes = BrokerDataWrites(client)
-        self._metadata = metadata
-        self._clock = clock
-        self._trace = trace
-        self._loggers = loggers
+    _settings: BrokerSettings
+    _configs: TopicConfigs
+    _client: ZooKeeperClient
+    _metadata: MetadataCache
+    _clock: Clock
+    _trace: Trace
+    _loggers: BrokerLoggers
+
+    def __post_init__(self) -> None:
+        self._writes = BrokerDataWrites(self._client)
 
     # -- requests
 

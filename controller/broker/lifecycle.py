@@ -12,6 +12,7 @@ unavailable (S20, KAFKA-9189).
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass
 from typing import Protocol
 
 from controller.broker.metadata import BrokerIdentity, MetadataCache
@@ -71,25 +72,19 @@ class RandomSource(Protocol):
     def random(self) -> float: ...
 
 
+@dataclass(eq=False)
 class Lifecycle:
     """`registered` is answered with the broker epoch of the first registration, or with what made it hopeless."""
 
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        identity: BrokerIdentity,
-        client: ZooKeeperClient,
-        clock: Clock,
-        trace: Trace,
-        rng: RandomSource,
-    ) -> None:
-        self._settings = settings
-        self._identity = identity
-        self._client = client
-        self._writes = BrokerWrites(client)
-        self._clock = clock
-        self._trace = trace
-        self._rng = rng
+    _settings: BrokerSettings
+    _identity: BrokerIdentity
+    _client: ZooKeeperClient
+    _clock: Clock
+    _trace: Trace
+    _rng: RandomSource
+
+    def __post_init__(self) -> None:
+        self._writes = BrokerWrites(self._client)
         self._data: tuple[int, bytes] | None = None
         self._stopping = False
         self.registered: Future[int] = Future()

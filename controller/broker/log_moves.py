@@ -62,29 +62,23 @@ class Move:
     timer: Timer | None = field(default=None, init=False)
 
 
+@dataclass(eq=False)
 class LogMoves:
     """Hears of replicas and directories from `replicas` and `logs`. `drive` runs steps."""
 
-    def __init__(
-        self,
-        logs: LogManager,
-        replicas: ReplicaManager,
-        clock: Clock,
-        trace: Trace,
-        fetchers: ReplicaFetcherManager,
-        partition_events: PartitionEvents,
-    ) -> None:
-        self._logs = logs
-        self._replicas = replicas
-        self._clock = clock
-        self._trace = trace
-        self._fetchers = fetchers
-        self._partition_events = partition_events
+    _logs: LogManager
+    _replicas: ReplicaManager
+    _clock: Clock
+    _trace: Trace
+    _fetchers: ReplicaFetcherManager
+    _partition_events: PartitionEvents
+
+    def __post_init__(self) -> None:
         self._moves: dict[TopicPartition, Move] = {}
         self.drive: Drive = finish
-        replicas.of_roles.append(self._roles_taken)
-        replicas.of_stops.append(self._stopped)
-        logs.of_failures.append(self._directory_failed)
+        self._replicas.of_roles.append(self._roles_taken)
+        self._replicas.of_stops.append(self._stopped)
+        self._logs.of_failures.append(self._directory_failed)
 
     # -- the request
 

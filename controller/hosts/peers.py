@@ -6,6 +6,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -30,23 +31,16 @@ socket does not take, and the same bytes may be on their way to a thousand broke
 Outcome: TypeAlias = Frame | Exception
 
 
+@dataclass(eq=False)
 class SocketPeers:
-    """`dial` says where to connect to for an address (the settings' address map). `tls`, `login`: of a
+    """`_dial` says where to connect to for an address (the settings' address map). `_tls`, `_login`: of a
     listener that has them."""
 
-    def __init__(
-        self,
-        network: NetworkThread,
-        client_id: str,
-        dial: Callable[[str, int], Address],
-        tls: TlsContext | None = None,
-        login: Login | None = None,
-    ) -> None:
-        self._login = login
-        self.network = network
-        self._tls = tls
-        self._client_id = client_id
-        self._dial = dial
+    network: NetworkThread
+    _client_id: str
+    _dial: Callable[[str, int], Address]
+    _tls: TlsContext | None = None
+    _login: Login | None = None
 
     def request(
         self, host: str, port: int, api_key: int, api_version: int, body: bytes, timeout_ms: float

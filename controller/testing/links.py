@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 from controller.broker.settings import Address
@@ -130,25 +131,17 @@ class FaultyConnection:
             outer.fail(self._over)
 
 
+@dataclass(eq=False)
 class FaultyPeers:
     """A broker's `Peers`. `broker_at` says which broker listens at an address."""
 
-    def __init__(
-        self,
-        broker: int,
-        process: Process,
-        clock: Clock,
-        links: Links,
-        inner: SocketPeers,
-        broker_at: Callable[[Address], int | None],
-    ) -> None:
-        self.broker = broker
-        self.process = process
-        self.clock = clock
-        self.links = links
-        self.open_connections: dict[FaultyConnection, None] = {}
-        self._inner = inner
-        self._broker_at = broker_at
+    broker: int
+    process: Process
+    clock: Clock
+    links: Links
+    _inner: SocketPeers
+    _broker_at: Callable[[Address], int | None]
+    open_connections: dict[FaultyConnection, None] = field(default_factory=dict, init=False)
 
     def request(
         self, host: str, port: int, api_key: int, api_version: int, body: bytes, timeout_ms: float

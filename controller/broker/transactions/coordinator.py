@@ -51,26 +51,20 @@ class ProducerIdAndEpoch:
     epoch: int
 
 
+@dataclass(eq=False)
 class TransactionCoordinator:
     """`take_id` answers with a producer id that was never given before. `note(level, message)` writes to the log."""
 
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        store: TransactionStore,
-        markers: MarkerChannels,
-        take_id: TakeId,
-        clock: Clock,
-        note: Callable[[str, str], None],
-    ) -> None:
-        self._settings = settings
-        self._store = store
-        self._markers = markers
-        self._take_id = take_id
-        self._clock = clock
-        self._note = note
-        store.of_loads.append(self._loaded)
-        store.of_unloads.append(self._unloaded)
+    _settings: BrokerSettings
+    _store: TransactionStore
+    _markers: MarkerChannels
+    _take_id: TakeId
+    _clock: Clock
+    _note: Callable[[str, str], None]
+
+    def __post_init__(self) -> None:
+        self._store.of_loads.append(self._loaded)
+        self._store.of_unloads.append(self._unloaded)
 
     def start(self) -> None:
         """Look for transactional ids to forget every `transaction.remove.expired.transaction.cleanup.interval.ms`."""

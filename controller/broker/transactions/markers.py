@@ -13,6 +13,7 @@ What is kept is bounded by the transactions that are coordinated here: each has 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -84,25 +85,19 @@ class _Channel:
         self.address: tuple[str, int] | None = None
 
 
+@dataclass(eq=False)
 class MarkerChannels:
     """`write_here` writes the markers whose partitions this broker leads itself, and answers once."""
 
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        metadata: MetadataCache,
-        peers: Peers,
-        clock: Clock,
-        write_here: Callable[[WriteTxnMarkersRequest, Callable[[WriteTxnMarkersResponse], None]], None],
-        note: Callable[[str, str], None],
-    ) -> None:
-        self._settings = settings
-        self._metadata = metadata
-        self._peers = peers
-        self._clock = clock
-        self._write_here = write_here
-        self._note = note
-        self._version = 1 if control_versions(settings.inter_broker_protocol).topic_ids else 0
+    _settings: BrokerSettings
+    _metadata: MetadataCache
+    _peers: Peers
+    _clock: Clock
+    _write_here: Callable[[WriteTxnMarkersRequest, Callable[[WriteTxnMarkersResponse], None]], None]
+    _note: Callable[[str, str], None]
+
+    def __post_init__(self) -> None:
+        self._version = 1 if control_versions(self._settings.inter_broker_protocol).topic_ids else 0
         self._channels: dict[int, _Channel] = {}
         self._endings: dict[str, Ending] = {}
 
