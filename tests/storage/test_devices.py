@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from controller.storage import device_pools
 from controller.storage.device_pools import DevicePools
 from controller.storage.devices import DeviceLimits, JobOutcome
 from controller.storage.disk import Device, NotCached, state_of
@@ -70,8 +71,9 @@ def pools(clock: Clock, **limits: Any) -> DevicePools:
 
 
 def test_a_device_that_is_written_to_is_asked_and_overdue_until_it_answers(
-    clock: Clock, stuck: threading.Event, tmp_path: Path
+    clock: Clock, stuck: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(device_pools, "CHECK_S", WAIT_S)  # this test alone looks
     disk = FileDisk()
     device = disk.device_of(str(tmp_path))
     file = disk.open(f"{tmp_path}/0.log")
@@ -86,11 +88,11 @@ def test_a_device_that_is_written_to_is_asked_and_overdue_until_it_answers(
     disk.no_wait = True
     try:
         file.append(b"at once")
-        those.expire()
+        assert not those.expire()  # what it asks does not make the next look an early one
         assert asked.wait(WAIT_S)
         file.append(b", and again")
         clock.now_s = 0.6  # more than half of its limit
-        those.expire()
+        assert those.expire()
         with pytest.raises(NotCached, match=r"append to .*/0.log"):
             file.append(b"never")
         stuck.set()
