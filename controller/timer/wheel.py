@@ -335,7 +335,7 @@ class TimingWheel:
             return begin_ms
         first_ms: i64 = min(queue[1:3])[0] if len(queue) > 1 else NEVER_MS
         task = bucket._next
-        for _ in range(LOOKED_AT):
+        for _ in range(LOOKED_AT + 1):
             assert task is not None
             if task is bucket:
                 return first_ms - first_ms % self.tick_ms

@@ -9,7 +9,7 @@ import pytest
 
 from controller.labs.virtual_timer import VirtualTimer
 from controller.timer import AlreadyStarted, TimerTask, TimingWheel
-from controller.timer.wheel import MAX_DELAY_MS, NEVER_MS, Bucket, Wheel, WheelCounts
+from controller.timer.wheel import LOOKED_AT, MAX_DELAY_MS, NEVER_MS, Bucket, Wheel, WheelCounts
 
 
 class Note(TimerTask):
@@ -184,6 +184,30 @@ def test_a_driver_is_told_when_it_is_wanted_and_for_nothing_that_was_cancelled()
     assert (wheel.take(), wheel.take()) == (far, None)
     assert not wheel.turn(307)
     assert wheel.next_ms == NEVER_MS
+
+
+@pytest.mark.parametrize(("count", "wanted_ms"), [(LOOKED_AT, 301), (LOOKED_AT + 1, 300)])
+def test_of_a_bucket_of_many_tasks_the_driver_is_told_when_it_begins(count: int, wanted_ms: int) -> None:
+    wheel = TimingWheel()
+    for number in range(count):
+        wheel.start(TimerTask(), 319 - number % 19)
+    assert not wheel.turn(1)
+    assert wheel.next_ms == wanted_ms
+    assert not wheel.turn(300)
+    assert wheel.next_ms == 301
+
+
+def test_a_driver_is_told_of_the_next_bucket_if_it_begins_before_the_first_of_its_tasks() -> None:
+    """The task at 415 ms is in a bucket of 400 ms ticks, that at 412 ms in one of 20 ms ticks."""
+    wheel = TimingWheel()
+    wheel.start(TimerTask(), 415)
+    assert not wheel.turn(100)
+    assert wheel.next_ms == 415
+    wheel.start(TimerTask(), 312)
+    assert not wheel.turn(101)
+    assert (wheel.next_bucket_ms, wheel.next_ms) == (400, 400)
+    assert not wheel.turn(400)
+    assert wheel.next_ms == 412
 
 
 def test_wheels_are_made_when_they_are_needed() -> None:
