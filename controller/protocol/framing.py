@@ -171,8 +171,8 @@ class FrameMemory:
 
 
 BLOCKS, BLOCK_BEGIN = 8, 2 * 1024
-"""Frames begin in the middle of a page of memory. Processors that take the low bits of an address for all of it copy
-several times slower to a place shortly behind the source's (`rep movsb` of AMD's), and most sources begin a page."""
+"""Frames begin in the middle of a page of memory. Processors of AMD copy several times slower (`rep movsb`) where the
+destination is within its page a few bytes behind the source, which for a socket's data mostly begins a page."""
 BLOCK_BYTES, BLOCK_BYTES_MAX = 1024 * 1024 + 4096, 4 * 1024 * 1024
 """A block's size: at first, enough for 1 MiB of records, and at most."""
 

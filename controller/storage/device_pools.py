@@ -350,10 +350,9 @@ class DevicePools:
                 if self._closed:
                     return
             now_s = time.monotonic()
-            has_jobs = self.expire()
-            wait_s = CHECK_S if has_jobs else CHECK_IDLE_S
-            if has_jobs:
-                idle_since_s = now_s
+            wait_s = CHECK_IDLE_S
+            if self.expire():
+                wait_s, idle_since_s = CHECK_S, now_s
             elif self._ask is None and now_s - idle_since_s > IDLE_S:
                 self._watching = False  # first: a job that is submitted after the next look begins another thread
                 if not self.expire():
@@ -364,8 +363,8 @@ class DevicePools:
                     self._watching = True
 
     def expire(self) -> bool:
-        """Answer the jobs whose limit is over, as a thread does each CHECK_S. True if there are others,
-        without those that it begins."""
+        """Answer the jobs whose limit is over, as a thread does from time to time. True if others were
+        there already."""
         now_s = self._now_s()
         pools = list(self._pools.values())
         left = [pool.expire(now_s) for pool in pools]

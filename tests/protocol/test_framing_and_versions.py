@@ -96,7 +96,6 @@ def test_memory_is_used_again_once_no_view_of_it_is_left(received: Receiver) -> 
 
 
 def test_memory_is_given_from_the_middle_of_a_page_where_its_block_begins_one() -> None:
-    """A copy to its beginning took 83 us a request of 160 KB, one to its middle 22."""
     memory = FrameMemory()
     for size in (1, BLOCK_BYTES_MAX):  # a new block, and one that is too small
         view = memory.take(size)
