@@ -229,7 +229,8 @@ class _Walk:
         if self._count <= ALONE:
             yield from self._alone(self._count)
         while self._done < self._count:
-            if self._run() < UNIFORM_FROM and self._done < self._count:
+            few = self._count - self._done < UNIFORM_FROM
+            if few or (self._run() < UNIFORM_FROM and self._done < self._count):
                 yield _ALONE_RECORDS * _ALONE_US
                 yield from self._alone(min(_ALONE_RECORDS, self._count - self._done))
             if self._done < self._count:
@@ -468,48 +469,51 @@ class _Shape(NamedTuple):
 
 
 _WORD, _WORD_MAX = 8, 2**64 - 1
+_PAIR = np.dtype("V16")
 
 
 def uniform_run(view: memoryview, start: int, first: int, count: int) -> Run | None:
     """As `sound_run`, for records that all have the shape of the one at `start`, and no headers. This is much faster:
-    eight bytes of each are compared at once. None if there is no such run of some length."""
+    sixteen bytes of each are compared at once. None if there is no such run of some length."""
     shape = _shape(view, start, first)
     if shape is None or shape.total < _WORD:
         return None
     total, offset = shape.total, shape.offset
-    offsets = _OFFSETS[shape.key - offset - 1][first + 1 :]
-    more = min(count - 1, (len(view) - start) // total - 1, len(offsets))
+    offsets = _offsets(shape.key - offset, offset + 1)[2 * (first + 1) :]
+    more = min(count - 1, (len(view) - start - 2 * _WORD + 1) // total, len(offsets) // 2)
     if more + 1 < UNIFORM_FROM or view[start + total] != view[start]:
         return None
     # The first record is sound. Of each other one, the bytes from the one before it on: the last of the one before.
     same, but_offset = _masks(shape)
+    words = np.ndarray(more, _PAIR, view, start + total - 1, (total,)).copy().view("<u8")  # since they are not aligned
+    words ^= offsets[: 2 * more]
     known = (int.from_bytes(view[start : start + 2 * _WORD - 1], "little") << 8) & but_offset
-    wrong: Any = False
-    for at in (0,) if shape.head_end < _WORD else (0, min(_WORD, total - _WORD)):
-        words = np.ndarray(more, "<u8", view, start + total - 1 + at, (total,)).copy()  # since they are not aligned
-        shift = 8 * (offset + 1 - at)
-        if shift >= 0:
-            words ^= offsets[:more] << shift
-        elif -shift < 8 * (shape.key - offset):
-            words ^= offsets[:more] >> -shift
-        words &= same >> 8 * at & _WORD_MAX
-        wrong |= words != known >> 8 * at & _WORD_MAX
+    if int.from_bytes(words[:2].tobytes(), "little") & same != known:
+        return None
+    differs = words[2:] ^ words[:-2]  # from one to the next
+    low, high = same & _WORD_MAX, same >> 8 * _WORD
+    last = more  # of those that begin as they should
+    if int(np.bitwise_or.reduce(differs[::2])) & low or int(np.bitwise_or.reduce(differs[1::2])) & high:
+        last = 1 + int(((differs[::2] & low | differs[1::2] & high) != 0).argmax())
     if shape.value >= shape.head_end:  # behind a key
         at = min(shape.value, total - _WORD)
         same = (1 << 8 * (shape.value_end - at)) - (1 << 8 * (shape.value - at))
         known = int.from_bytes(view[start + at : start + at + _WORD], "little") & same
-        wrong |= (np.ndarray(more, "<u8", view, start + total + at, (total,)).copy() & same) != known
-    last = int(wrong.argmax()) if wrong.any() else more  # of those that begin as they should
+        wrong = (np.ndarray(last, "<u8", view, start + total + at, (total,)).copy() & same) != known
+        last = int(wrong.argmax()) if wrong.any() else last
     sound = last + (view[start + (last + 1) * total - 1] == 0)
     if sound < UNIFORM_FROM:
         return None
-    times = [np.ndarray(sound, np.uint8, view, start + at, (total,)).copy() for at in range(shape.time, offset)]
-    raw: Any = times[0]
-    if len(times) > 1:
-        raw = np.zeros(sound, np.int64)
-        for number, column in enumerate(times):
-            raw |= (column & 0x7F).astype(np.int64) << 7 * number
-    return Run(sound, start + sound * total, raw, np.array([shape.has_key]), [])
+    raw: Any = np.ndarray(sound, np.uint8, view, start + shape.time, (total,)).copy()
+    if offset - shape.time > 1:
+        raw = (raw & 0x7F).astype(np.int64)
+        for at in range(1, offset - shape.time):
+            column = np.ndarray(sound, np.uint8, view, start + shape.time + at, (total,))
+            raw |= (column & 0x7F).astype(np.int64) << 7 * at
+    return Run(sound, start + sound * total, raw, _KEYED[shape.has_key], [])
+
+
+_KEYED = (np.array([False]), np.array([True]))
 
 
 @lru_cache(256)
@@ -527,9 +531,9 @@ def _shape(view: memoryview, start: int, first: int) -> _Shape | None:
         length, at = _short_number(view, start)
         end = at + length
         time = at + 1  # past the attributes
-        _, offset = _short_number(view, time)
+        offset = time + 1 if view[time] < 0x80 else _short_number(view, time)[1]
         number, key = _short_number(view, offset)
-        key_length, key_end = _short_number(view, key)
+        key_length, key_end = (-1, key + 1) if view[key] == 1 else _short_number(view, key)
         value = key_end + max(key_length, 0)
         value_length, value_end = _short_number(view, value)
         if length < 0 or number != first or view[at] or value_end + max(value_length, 0) != end - 1 or view[end - 1]:
@@ -557,12 +561,16 @@ def _short_number(view: memoryview, at: int) -> tuple[int, int]:
     return (raw >> 1) ^ -(raw & 1), at + 1
 
 
-def _offsets(width: int, below: int) -> npt.NDArray[np.uint64]:
-    """The offset deltas from 0 to `below`, as they are when written in `width` bytes, the first of them the lowest."""
-    raw, written = np.arange(0, 2 * below, 2), np.zeros(below, np.int64)
+@lru_cache
+def _offsets(width: int, place: int) -> npt.NDArray[np.uint64]:
+    """The offset deltas from 0 on, as they are when written in `width` bytes, the first of them the lowest, and behind
+    `place` other bytes: two words for each."""
+    raw = np.arange(0, 2 * min(1 << 7 * width - 1, _OFFSETS_MAX), 2, np.uint64)
+    written = np.zeros_like(raw)
     for byte in range(width):
         written |= (raw >> 7 * byte & 0x7F | (0x80 if byte < width - 1 else 0)) << 8 * byte
-    return written.astype(np.uint64)
+    low = written << 8 * place if place < _WORD else np.zeros_like(raw)
+    return np.stack((low, written >> 8 * (_WORD - place)), 1).ravel()
 
 
-_OFFSETS = (_offsets(1, 1 << 6), _offsets(2, 1 << 13), _offsets(3, 1 << 17))
+_OFFSETS_MAX = 1 << 17
