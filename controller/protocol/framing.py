@@ -8,6 +8,7 @@ sends them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Final, Protocol, TypeAlias
@@ -249,16 +250,20 @@ class FrameBuffer:
         return self.feed(first[:count])
 
     def receive(self, sock: Any, size: int, *, may_begin: bool = True) -> list[Any]:
-        """Return the frames that one read of a socket completes, of at most `size` bytes if it is not into a block.
+        """Return the frames that a read of a socket completes, of at most `size` bytes, and one into a block, if any.
         Unless it `may_begin` the next frame, nothing is read behind the one that has begun. Raises EOFError at the
         socket's end, what the socket raises, and what `feed` does."""
-        most = READ_BYTES_MAX if may_begin else self.begun_bytes - self.arrived_bytes
-        if self.room is None:
+        room, most = self.room, READ_BYTES_MAX if may_begin else self.begun_bytes - self.arrived_bytes
+        if room is None:
             data = sock.recv(min(size, most))
             if not data:
                 raise EOFError
-            return self.feed(data)
-        count = sock.recv_into(self.room[: min(most, READ_BYTES_MAX)])
+            frames = self.feed(data)
+            if self.room is not None and len(data) == size:  # most of a large frame has arrived, as a rule
+                with suppress(OSError):  # the next read says what is wrong
+                    frames += self.arrived(sock.recv_into(self.room[:READ_BYTES_MAX]))
+            return frames
+        count = sock.recv_into(room[: min(most, READ_BYTES_MAX)])
         if not count:
             raise EOFError
         return self.arrived(count)

@@ -480,7 +480,8 @@ def uniform_run(view: memoryview, start: int, first: int, count: int) -> Run | N
         return None
     total, offset = shape.total, shape.offset
     offsets = _offsets(shape.key - offset, offset + 1)[2 * (first + 1) :]
-    more = min(count - 1, (len(view) - start - 2 * _WORD + 1) // total, len(offsets) // 2)
+    left = len(view) - start
+    more = min(count - 1, left // total - 1, (left - 2 * _WORD + 1) // total, len(offsets) // 2)
     if more + 1 < UNIFORM_FROM or view[start + total] != view[start]:
         return None
     # The first record is sound. Of each other one, the bytes from the one before it on: the last of the one before.
@@ -565,7 +566,7 @@ def _short_number(view: memoryview, at: int) -> tuple[int, int]:
 def _offsets(width: int, place: int) -> npt.NDArray[np.uint64]:
     """The offset deltas from 0 on, as they are when written in `width` bytes, the first of them the lowest, and behind
     `place` other bytes: two words for each."""
-    raw = np.arange(0, 2 * min(1 << 7 * width - 1, _OFFSETS_MAX), 2, np.uint64)
+    raw = np.arange(0, 2 * min(1 << 7 * width - 1, _OFFSETS_MAX), 2, dtype=np.uint64)
     written = np.zeros_like(raw)
     for byte in range(width):
         written |= (raw >> 7 * byte & 0x7F | (0x80 if byte < width - 1 else 0)) << 8 * byte

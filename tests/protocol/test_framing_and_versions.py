@@ -120,8 +120,22 @@ def test_a_frame_that_comes_at_once_is_not_copied() -> None:
 def test_where_the_next_large_frame_has_begun_to_come_its_size_is_known() -> None:
     buffer = FrameBuffer(memory=FrameMemory())
     stream = Stream(framed(bytes(90_000)) * 2, 5_000_000)
-    assert [len(frame) for _ in range(2) for frame in buffer.receive(stream, 2_048)] == [90_000]
+    assert [len(frame) for frame in buffer.receive(stream, 2_048)] == [90_000]
     assert (buffer.begun_bytes, buffer.arrived_bytes) == (90_000, 2_048 - 4)
+
+
+@pytest.mark.parametrize("error", [BlockingIOError, ConnectionResetError])
+def test_what_a_read_completed_is_kept_when_the_next_read_into_a_block_fails(error: type[OSError]) -> None:
+    class Failing(Stream):
+        def recv_into(self, room: memoryview) -> int:
+            raise error
+
+    buffer = FrameBuffer(memory=FrameMemory())
+    stream = Failing(framed(b"first") + framed(bytes(90_000)), 5_000_000)
+    assert buffer.receive(stream, 2_048) == [b"first"]
+    assert buffer.begun_bytes == 90_000
+    with pytest.raises(error):
+        buffer.receive(stream, 2_048)
 
 
 def test_only_so_much_memory_is_there_and_only_for_frames_that_begin_as_they_should() -> None:

@@ -7,6 +7,7 @@ denial is one line of the log, with principal, operation, host and resource as K
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
@@ -124,34 +125,26 @@ class CheckedRequest:
         self.exchange.answer(replace(empty, error_code=ErrorCode.NONE) if hasattr(empty, "error_code") else empty)
 
 
+@dataclass(eq=False)
 class AccessGuard:
     """`authorizer` decides, where `may_decide_for` the client; before that the connection is closed, and the client
     tries again: to deny would end producers. `note` logs (level, line). `creates_topics`: auto.create.topics.enable."""
 
-    def __init__(
-        self,
-        authorizer: Authorizer,
-        metadata: MetadataCache,
-        note: Callable[[str, str], None],
-        *,
-        creates_topics: bool = False,
-        may_decide_for: Callable[[Requester], bool] = lambda _client: True,
-    ) -> None:
-        self.authorizer = authorizer
-        self.metadata = metadata
-        self.creates_topics = creates_topics
-        self._note = note
-        self._may_decide_for = may_decide_for
+    authorizer: Authorizer
+    metadata: MetadataCache
+    note: Callable[[str, str], None]
+    creates_topics: bool = False
+    may_decide_for: Callable[[Requester], bool] = lambda _client: True
 
     def admitted(self, client: Requester, exchange: RequestContext, request: RequestValue) -> Any:
         """Return what of the request the client may ask; None if all of it has been answered."""
-        if not self._may_decide_for(client):
+        if not self.may_decide_for(client):
             exchange.close()
             return None
         asked = CheckedRequest(self, client, exchange, request)
         checks = ACCESS.get(asked.key)
         if checks is None:
-            self._note("info", f"{asked.key.name} of {client} refused: it has no row in the table of checks")
+            self.note("info", f"{asked.key.name} of {client} refused: it has no row in the table of checks")
             asked.refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             return None
         for check in checks:
@@ -164,7 +157,7 @@ class AccessGuard:
         self, client: Requester, key: ApiKey, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> None:
         resource = f"{resource_title(resource_type)}:LITERAL:{name:.249}"
-        self._note(
+        self.note(
             "info",
             f"Principal = {client.principal} is Denied Operation = {operation_title(operation)} from host ="
             f" {client.host} on resource = {resource} for request = {key.name}",
