@@ -542,6 +542,8 @@ def _shape(view: memoryview, start: int, first: int) -> _Shape | None:
     except IndexError:
         return None
     head_end = value_end if value == key_end else key_end
+    if head_end - start > 2 * _WORD - 1:  # numbers in more bytes than they take
+        return None
     return _Shape(
         time - start, offset - start, key - start, head_end - start, value - start, value_end - start, end - start,
         key_length >= 0,

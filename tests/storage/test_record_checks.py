@@ -105,9 +105,26 @@ def alike(rng: random.Random, count: int) -> list[Record]:
     return [Record(n, START_MS + (later_ms + n % 2) * (n >= 17), key, value, ()) for n in range(count)]
 
 
+def padded(number: int, size: int) -> bytes:
+    """The number as a varint of so many bytes, which may be more than it takes."""
+    raw = (number << 1) ^ (number >> 63)
+    return bytes((raw >> 7 * at & 0x7F) | (0x80 if at < size - 1 else 0) for at in range(size))
+
+
+def padded_record(index: int, widths: Sequence[int], length: int = 20) -> bytes:
+    """`widths`: of its time, offset, key's and value's length, and of its own. `length`: what it says of its value."""
+    numbers = (padded(number, size) for number, size in zip((5, index, -1, length), widths, strict=True))
+    fields = b"\0" + b"".join(numbers) + bytes(20) + b"\0"
+    return padded(len(fields), widths[-1]) + fields
+
+
 def changed(rng: random.Random, records: Sequence[Record]) -> bytes:
-    """Their bytes, one of which is another: any, or among the first or the last of a record. Some end too early."""
+    """Their bytes, one of which is another: any, or among the first or the last of a record. Some end too early; the
+    numbers of some have more bytes than they take."""
     encoded = [bytearray(encode_record(one, 0, records[0].timestamp_ms)) for one in records]
+    if rng.random() < 0.2:
+        widths = rng.choice(((3, 3, 3, 3), [rng.randrange(2, 4) for _ in range(4)]))
+        encoded = [bytearray(padded_record(index, widths)) for index in range(len(records))]
     one = encoded[rng.choice((0, 64, -1, rng.randrange(len(records)))) % len(records)]
     place = rng.choice((rng.randrange(len(one)), rng.randrange(min(16, len(one))), len(one) - 1))
     one[place] = rng.choice((0, 1, 2, 0x7F, 0x80, 0xFF, one[place] ^ 1 << rng.randrange(8)))
@@ -296,6 +313,17 @@ def test_both_ways_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         assert outcomes[0] == outcomes[1], data.hex()
         told.add(isinstance(outcomes[0], list))
     assert told == {True, False}
+
+
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("widths", [(1, 1, 1, 2), (3, 3, 3, 2), (3, 3, 3, 3)], ids=str)
+def test_each_byte_in_front_of_a_value_counts_however_long_its_numbers_are(widths: tuple[int, ...]) -> None:
+    records = [padded_record(index, widths) for index in range(60)]
+    assert done(checking(holding(*records), LogSettings(), START_MS)).latest_ms == [START_MS + 5]
+    longer = 20 + (1 << 7 * widths[-1] - 2)  # another last byte of the value's length
+    records[30] = padded_record(30, widths, length=longer)
+    with pytest.raises(InvalidBatch):
+        done(checking(holding(*records), LogSettings(), START_MS))
 
 
 def test_large_work_is_done_in_small_pieces() -> None:
