@@ -476,7 +476,7 @@ def uniform_run(view: memoryview, start: int, first: int, count: int) -> Run | N
     """As `sound_run`, for records that all have the shape of the one at `start`, and no headers. This is much faster:
     sixteen bytes of each are compared at once. None if there is no such run of some length."""
     shape = _shape(view, start, first)
-    if shape is None or shape.total < _WORD:
+    if shape is None or shape.total < _WORD or shape.head_end >= 2 * _WORD:  # numbers in more bytes than they take
         return None
     total, offset = shape.total, shape.offset
     offsets = _offsets(shape.key - offset, offset + 1)[2 * (first + 1) :]
@@ -542,8 +542,6 @@ def _shape(view: memoryview, start: int, first: int) -> _Shape | None:
     except IndexError:
         return None
     head_end = value_end if value == key_end else key_end
-    if head_end - start > 2 * _WORD - 1:  # numbers in more bytes than they take
-        return None
     return _Shape(
         time - start, offset - start, key - start, head_end - start, value - start, value_end - start, end - start,
         key_length >= 0,
