@@ -229,10 +229,10 @@ class _Walk:
         if self._count <= ALONE:
             yield from self._alone(self._count)
         while self._done < self._count:
-            few = self._count - self._done < UNIFORM_FROM
-            if few or (self._run() < UNIFORM_FROM and self._done < self._count):
-                yield _ALONE_RECORDS * _ALONE_US
-                yield from self._alone(min(_ALONE_RECORDS, self._count - self._done))
+            if self._count - self._done < UNIFORM_FROM or (self._run() < UNIFORM_FROM and self._done < self._count):
+                some = min(_ALONE_RECORDS, self._count - self._done)
+                yield some * _ALONE_US
+                yield from self._alone(some)
             if self._done < self._count:
                 yield _RUN_US
         if self._at != size:

@@ -333,3 +333,10 @@ def test_large_work_is_done_in_small_pieces() -> None:
     headers = holding(record(0, headers=zigzag(50_000) + header * 50_000))
     for data, pieces in ((smallest, 4), (headers, 40)):
         assert sum(1 for _ in checking(data, LogSettings(), START_MS)) >= pieces
+
+
+def test_a_few_records_left_are_estimated_as_a_few() -> None:
+    """Too high an estimate takes a batch off the network's loop. The last of such small ones is looked at alone."""
+    smallest = encode_batch([Record(n, START_MS, None, b"v") for n in range(200)])
+    *_, last_us = checking(smallest, LogSettings(), START_MS)
+    assert last_us <= 10
