@@ -53,7 +53,7 @@ UNANSWERED_BYTES = 16 * 1024 * 1024
 UNSENT_BYTES = 1024 * 1024
 """The maximum size of responses that the client has not read. Beyond it the server stops reading from the client."""
 READ_BYTES = 256 * 1024
-"""The size of reads of a large request that has begun to arrive."""
+"""The maximum size of reads into pieces: the rest of the request that has begun to arrive, and FIRST_BYTES."""
 FIRST_BYTES = 2 * 1024
 """The size of reads of small requests. It is small because there may be hundreds of connections that each send many:
 all of them are read before the next request of any is handled."""
@@ -179,9 +179,10 @@ class ServerConnection:
             return
         buffer = self._buffer
         try:
-            size = READ_BYTES if buffer.begun_bytes > FIRST_BYTES else FIRST_BYTES
+            size = min(READ_BYTES, buffer.begun_bytes - buffer.arrived_bytes + FIRST_BYTES)
             held_then = self._server.held_bytes + buffer.begun_bytes - buffer.arrived_bytes
-            frames = buffer.receive(self._socket, size, may_begin=held_then < self._server.queued_bytes)
+            limit = self._server.queued_bytes
+            frames = buffer.receive(self._socket, size, may_begin=held_then < limit, reads_on=held_then < limit // 2)
         except (BlockingIOError, InterruptedError):
             self._throttle()
             return

@@ -249,17 +249,17 @@ class FrameBuffer:
                 return self.arrived(count - SIZE_BYTES)
         return self.feed(first[:count])
 
-    def receive(self, sock: Any, size: int, *, may_begin: bool = True) -> list[Any]:
-        """Return the frames that a read of a socket completes, of at most `size` bytes, and one into a block, if any.
-        Unless it `may_begin` the next frame, nothing is read behind the one that has begun. Raises EOFError at the
-        socket's end, what the socket raises, and what `feed` does."""
+    def receive(self, sock: Any, size: int, *, may_begin: bool = True, reads_on: bool = True) -> list[Any]:
+        """Return the frames that a read of a socket completes, of at most `size` bytes, and, if it `reads_on`, one into
+        a block that has begun with it. Unless it `may_begin` the next frame, nothing is read behind the one that has
+        begun. Raises EOFError at the socket's end, what the socket raises, and what `feed` does."""
         room, most = self.room, READ_BYTES_MAX if may_begin else self.begun_bytes - self.arrived_bytes
         if room is None:
             data = sock.recv(min(size, most))
             if not data:
                 raise EOFError
             frames = self.feed(data)
-            if self.room is not None and len(data) == size:  # most of a large frame has arrived, as a rule
+            if self.room is not None and reads_on and len(data) == size:  # most of a large frame has arrived, as a rule
                 with suppress(OSError):  # the next read says what is wrong
                     frames += self.arrived(sock.recv_into(self.room[:READ_BYTES_MAX]))
             return frames

@@ -566,12 +566,9 @@ def _short_number(view: memoryview, at: int) -> tuple[int, int]:
 def _offsets(width: int, place: int) -> npt.NDArray[np.uint64]:
     """The offset deltas from 0 on, as they are when written in `width` bytes, the first of them the lowest, and behind
     `place` other bytes: two words for each."""
-    raw = np.arange(0, 2 * min(1 << 7 * width - 1, _OFFSETS_MAX), 2, dtype=np.uint64)
+    raw = np.arange(0, 2 * min(1 << 7 * width - 1, 1 << 17), 2, dtype=np.uint64)
     written = np.zeros_like(raw)
     for byte in range(width):
         written |= (raw >> 7 * byte & 0x7F | (0x80 if byte < width - 1 else 0)) << 8 * byte
     low = written << 8 * place if place < _WORD else np.zeros_like(raw)
     return np.stack((low, written >> 8 * (_WORD - place)), 1).ravel()
-
-
-_OFFSETS_MAX = 1 << 17

@@ -480,6 +480,24 @@ def test_large_requests_hold_half_of_the_memory_and_the_first_of_them_goes_on(mo
     assert serving.server.held_bytes == 0
 
 
+def test_of_a_large_produce_request_only_the_beginning_is_read_while_half_of_the_memory_is_held() -> None:
+    whole = framed(b"\0\0" + b"l" * 100_000)
+    with (
+        serving_with(ServerLimits(1_000_000, queued_bytes=180_000)) as serving,
+        closing(serving.connect()) as first,
+        closing(serving.connect()) as second,
+    ):
+        first.sendall(whole[:95_004])
+        eventually(lambda: serving.server.held_bytes == 95_000, "the first has begun")
+        second.sendall(whole)
+        eventually(lambda: serving.server.held_bytes > 95_000, "the second has begun")
+        for _ in range(100):
+            serving.server.network.run(asyncio.sleep(0), DEADLINE_S)
+        assert serving.server.held_bytes == 95_000 + 2_044
+        first.sendall(whole[95_004:])
+        assert read(first) == read(second) == whole[4:]
+
+
 def test_a_large_request_that_keeps_others_waiting_for_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.hosts.server.LARGE_BYTES", 100)
     with serving_with(ServerLimits(REQUEST_BYTES_MAX, queued_bytes=1_200, stall_ms=300)) as serving:
